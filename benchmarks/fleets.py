@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
@@ -77,13 +78,14 @@ class FairPaceFleet(_Fleet):
     policy: FairPace
 
     def report(self, chosen: IntArray, contexts: FloatArray, times: FloatArray) -> RoundReport:
-        return RoundReport(1, chosen, contexts, times, available=self.available)
+        return RoundReport(1, chosen, contexts, times, available=self.available, losses=np.ones(len(chosen)))
 
     def arrays(self) -> Arrays:
-        """Returns the same: contexts, coefficients, sums of contexts, rounds, turns and availability."""
-        model, usual = self.policy.learned()
+        """Returns the same: contexts, coefficients, sums of contexts, rounds, turns, availability, and any losses."""
+        (model, usual), losses = self.policy.learned(), self.policy._losses
         rounds = np.asarray(self.policy.debts.accounts().rounds)
-        return [self.contexts.T, model.coefficients, usual.sums, rounds, self.policy.turns, self.available]
+        arrays: Arrays = [self.contexts.T, model.coefficients, usual.sums, rounds, self.policy.turns, self.available]
+        return arrays if losses is None else [*arrays, losses.relative]
 
     def held_bytes(self) -> int:
         inverse = self.policy.learned()[0].bank.nbytes - self.policy.learned()[0].coefficients.nbytes
@@ -185,10 +187,14 @@ def adverse(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFleet:
 # FairPace
 
 
-def seen_fair_pace(clients: int, cohort: int, rng: np.random.Generator, share: float = 1.0) -> FairPaceFleet:
+def seen_fair_pace(
+    clients: int, cohort: int, rng: np.random.Generator, share: float = 1.0, value: Literal["loss"] | None = None
+) -> FairPaceFleet:
     """Returns a fleet in which this share of the clients has taken part, LESSONS times each."""
     rate = Fraction(cohort, 2 * clients).limit_denominator(10**9)
-    policy = FairPace(clients, cohort_size=cohort, guaranteed_rate=rate, tolerance=TOLERANCE, allow_infeasible=True)
+    policy = FairPace(
+        clients, cohort_size=cohort, guaranteed_rate=rate, tolerance=TOLERANCE, value=value, allow_infeasible=True
+    )
     model, usual = policy.learned()
     seen = np.flatnonzero(rng.random(clients) < share)
     for report in lessons(seen, rng):
@@ -201,6 +207,15 @@ def seen_fair_pace(clients: int, cohort: int, rng: np.random.Generator, share: f
 def paced_mixed(clients: int, cohort: int, rng: np.random.Generator) -> FairPaceFleet:
     """All clients have taken part; how far they are behind is independent of their speed."""
     return seen_fair_pace(clients, cohort, rng).fall_behind(rng.uniform(-2, 0.95 * TOLERANCE, clients))
+
+
+def paced_with_value(clients: int, cohort: int, rng: np.random.Generator) -> FairPaceFleet:
+    """The same, with a value of turns: all clients have reported a loss."""
+    fleet = seen_fair_pace(clients, cohort, rng, value="loss")
+    rows, times, losses = np.arange(clients), rng.uniform(1, 20, clients), rng.gamma(2, 0.5, clients)
+    available = np.ones(clients, dtype=np.bool_)
+    fleet.policy.tell(RoundReport(1, rows, fleet.contexts, times, available=available, losses=losses))
+    return fleet.fall_behind(rng.uniform(-2, 0.95 * TOLERANCE, clients))
 
 
 def paced_settled(clients: int, cohort: int, rng: np.random.Generator) -> FairPaceFleet:
@@ -234,6 +249,7 @@ def paced_ties(clients: int, cohort: int, rng: np.random.Generator) -> FairPaceF
 
 PACED_CONDITIONS: Mapping[str, Callable[[int, int, np.random.Generator], FairPaceFleet]] = {
     "mixed": paced_mixed,
+    "mixed, with value": paced_with_value,
     "settled": paced_settled,
     "mostly cold": paced_mostly_cold,
     "all urgent": paced_urgent,

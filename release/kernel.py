@@ -41,16 +41,17 @@ def kernel_extension(build_folder: str) -> Extension:
     if sys.platform == "win32":
         arguments = ["/O2", "/fp:precise", "/std:c++17"]
     else:
-        arguments = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-std=c++17"]
+        arguments = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-std=c++17", "-pthread"]
         # The module depends neither on the folder in which it is built nor on how Python itself was compiled.
         arguments += ["-g0", f"-ffile-prefix-map={build_folder}=.", f"-ffile-prefix-map={Path.cwd()}=."]
     extension = Extension(
         "turnout.kernel._fast",
         [f"{FOLDER}/_fast.pyx"],
-        depends=[f"{FOLDER}/_fast_{part}.hpp" for part in ("cohort", "learning", "single", "vector")],
+        depends=[f"{FOLDER}/_fast_{part}.hpp" for part in ("cohort", "learning", "single", "threads", "vector")],
         include_dirs=[FOLDER],
         language="c++",
         extra_compile_args=arguments,
+        extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
         define_macros=[("Py_LIMITED_API", _LIMITED_API)] if has_stable_abi() else [],
         py_limited_api=has_stable_abi(),
         optional=True,

@@ -5,7 +5,7 @@ TurnoutError
  │   ├─ InfeasiblePromise   no policy can keep the guaranteed rate
  │   ├─ FleetKindError      a fleet of another kind is needed: with rounds, with slots, or with a guarantee
  │   ├─ PluginError         a policy, world or learner is unknown, or cannot be loaded
- │   └─ KernelError         the kernel named by TURNOUT_KERNEL is not available
+ │   └─ KernelError         TURNOUT_KERNEL or TURNOUT_THREADS cannot be satisfied
  ├─ OfferError              a RoundOffer is malformed, or lacks data that the policy needs
  ├─ SelectionError          a Selection is malformed
  ├─ ReportError             a RoundReport is malformed, or names unknown clients
@@ -95,7 +95,7 @@ class FleetKindError(SettingError):
 
 
 class KernelError(SettingError):
-    """The kernel named by TURNOUT_KERNEL is not available."""
+    """The kernel named by TURNOUT_KERNEL is not available, or TURNOUT_THREADS is no number of threads."""
 
 
 class PluginError(SettingError):

@@ -32,7 +32,7 @@ SERVICE_FIGURES = ["seconds until", "CPU time", "memory for one", "file", "memor
 SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     "choose": (
         {"clients": 2000, "cohort": 10, "repeats": 1},
-        13,
+        14,
         [],
         ["rbcsf, mixed, N = 2,000, m = 10, compiled: bytes"],
     ),

@@ -41,6 +41,7 @@ def test_a_fleet_of_fair_pace_is_in_its_condition(condition: str) -> None:
     assert fleet.available.mean() == pytest.approx(0.8, abs=0.05)
     conditions: dict[str, Callable[[], bool]] = {
         "mixed": lambda: abs(np.corrcoef(times, slack)[0, 1]) < 0.1 and slack.min() > 0,
+        "mixed, with value": lambda: abs(np.corrcoef(times, slack)[0, 1]) < 0.1 and fleet.arrays()[-1].std() > 0.3,
         "settled": lambda: np.corrcoef(times, slack)[0, 1] < -0.3 and slack.min() > 0,
         "mostly cold": lambda: (policy.turns == 0).mean() > 0.85 and slack.min() > 0,
         "all urgent": lambda: slack.max() <= 0 and (policy.turns == 0).mean() > 0.98,

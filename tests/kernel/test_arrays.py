@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import IntArray, as_rows
+from turnout.kernel.arrays import IntArray, as_floats, as_rows
+from turnout.kernel.backend import using_kernel
 
 ROWS = np.arange(1, 101, dtype=np.int64)
 SHUFFLED = np.random.default_rng(0).permutation(ROWS)
@@ -32,3 +33,14 @@ def test_few_and_many_rows_are_checked_in_any_order(
             as_rows("rows", changed, SettingError, clients=101)
     else:
         assert as_rows("rows", changed, SettingError, clients=101) is changed
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_number_that_is_not_finite_is_found_by_any_number_of_threads(threads: int) -> None:
+    with using_kernel("compiled", threads):
+        for count in (1, 2, 1000):
+            for row in {0, count // 2, count - 1}:
+                numbers = np.linspace(-1, 1, count)
+                numbers[row] = -np.inf
+                with pytest.raises(SettingError, match=rf"times\[{row}\] = -inf must be finite"):
+                    as_floats("times", numbers, 1, SettingError)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from turnout.cli import main
 from turnout.errors import KernelError
 from turnout.kernel import backend
-from turnout.kernel.backend import compiled_kernel, kernel_name, using_kernel
+from turnout.kernel.backend import THREADED_CLIENTS, compiled_kernel, kernel_name, kernel_threads, using_kernel
 from turnout.kernel.cohort import fastest_fair_cohort
 
 
@@ -158,3 +160,45 @@ def test_using_kernel_switches_the_kernel_temporarily() -> None:
     with pytest.raises(KernelError), using_kernel("fortran"):
         pass
     assert kernel_name() == before
+
+
+# Threads
+
+
+@pytest.fixture
+def free_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process without settings on a machine with eight cores."""
+    monkeypatch.delenv("TURNOUT_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(backend, "available_cores", lambda: 8)
+    return monkeypatch
+
+
+def test_only_large_fleets_use_two_threads(free_cores: pytest.MonkeyPatch) -> None:
+    assert [kernel_threads(clients) for clients in (1, THREADED_CLIENTS - 1, THREADED_CLIENTS)] == [1, 1, 2]
+    free_cores.setattr(backend, "available_cores", lambda: 1)
+    assert kernel_threads(THREADED_CLIENTS) == 1
+
+
+def test_workers_of_a_pool_use_one_thread(free_cores: pytest.MonkeyPatch) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(kernel_threads, THREADED_CLIENTS).result() == 1
+    free_cores.setenv("OMP_NUM_THREADS", "1")  # as joblib sets it in its workers
+    assert kernel_threads(THREADED_CLIENTS) == 1
+
+
+@pytest.mark.usefixtures("free_cores")
+def test_the_environment_variable_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNOUT_THREADS", "3")
+    assert kernel_threads(1) == kernel_threads(THREADED_CLIENTS) == 3
+    for wrong in ("0", "two", "-1", "65"):
+        monkeypatch.setenv("TURNOUT_THREADS", wrong)
+        with pytest.raises(KernelError, match=f"TURNOUT_THREADS must be a number from 1 to 64, not '{wrong}'"):
+            kernel_threads(1)
+
+
+def test_using_kernel_sets_the_number_of_threads_temporarily() -> None:
+    before = kernel_threads(1)
+    with using_kernel("compiled", 5):
+        assert kernel_threads(1) == 5
+    assert kernel_threads(1) == before

@@ -108,6 +108,44 @@ def test_both_kernels_and_a_full_sort_agree_on_large_fleets(seed: int, problems:
                 assert fastest_fair_cohort(times, owed, size, weight, available).tolist() == expected
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_number_of_threads_changes_nothing(seed: int) -> None:
+    rng = np.random.default_rng(200 + seed)
+    clients = int(rng.integers(131_072, 170_000))
+    times = large_times(rng, clients)
+    owed = OwedTurns(large_debts(rng, times), 0, 1.0)
+    weight, available = float(rng.choice([0.0, 1.0, 1e6])), rng.random(clients) < rng.choice([0.05, 0.8, 1.0])
+    for size in (30, 2000):
+        with using_kernel("numpy"):
+            expected = cohort_of_times(times, owed, size, weight, available)
+        considered = set()
+        for threads in (1, 2, 5):
+            with using_kernel("compiled", threads):
+                cohort = cohort_of_times(times, owed, size, weight, available)
+            assert cohort.rows.tolist() == expected.rows.tolist()
+            assert (cohort.threshold, cohort.objective) == (expected.threshold, expected.objective)
+            considered.add(cohort.considered)
+        assert len(considered) == 1
+
+
+@pytest.mark.parametrize("times", [0.0, 2.5])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_filter_leaves_few_of_many_equal_clients(times: float, threads: int) -> None:
+    """Of clients with the same time, or the same time and debt, the later rows cannot be selected."""
+    rng = np.random.default_rng(0)
+    clients = 150_000
+    same, everyone = np.full(clients, times), np.ones(clients, dtype=bool)
+    for debts, most in (
+        (np.full(clients, 7), 5000),
+        (rng.integers(0, 5, clients), 5000),
+        (np.arange(clients), clients),
+    ):
+        with using_kernel("compiled", threads):
+            cohort = cohort_of_times(same, OwedTurns(debts, 0, 1.0), 50, 1.0, everyone)
+        assert cohort.considered <= most
+        assert cohort.rows.tolist() == np.sort(np.lexsort((np.arange(clients), -debts))[:50]).tolist()
+
+
 def trained_model(rng: np.random.Generator, clients: int, features: int) -> tuple[ExchangeTimeModel, FloatArray]:
     model = ExchangeTimeModel(clients, features=features, ridge=float(rng.choice([0.3, 1.0, 7.0])))
     for _ in range(int(rng.integers(0, 5))):

@@ -16,6 +16,7 @@ def cohort_of_times(
     size: int,
     speed_weight: float,
     floor: float,
+    threads: int,
 ) -> tuple[IntArray, FloatArray, float, float, int]: ...
 def cohort_of_contexts(
     contexts: FloatArray,
@@ -27,6 +28,7 @@ def cohort_of_contexts(
     available: npt.NDArray[np.uint8],
     size: int,
     speed_weight: float,
+    threads: int,
 ) -> tuple[IntArray, FloatArray, float, float, int]: ...
 def paced_cohort_of_times(
     times: FloatArray,
@@ -34,6 +36,7 @@ def paced_cohort_of_times(
     pace: tuple[Any, ...],
     available: npt.NDArray[np.uint8],
     size: int,
+    threads: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
 def paced_cohort_of_contexts(
     contexts: FloatArray,
@@ -44,7 +47,8 @@ def paced_cohort_of_contexts(
     pace: tuple[Any, ...],
     available: npt.NDArray[np.uint8],
     size: int,
+    threads: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
 def learn(bank: FloatArray, rows: IntArray, contexts: FloatArray, times: FloatArray) -> None: ...
-def magnitude(numbers: FloatArray) -> float: ...
+def magnitude(numbers: FloatArray, threads: int) -> float: ...
 def count_flags(counts: IntArray, flags: npt.NDArray[np.uint8]) -> None: ...

@@ -46,6 +46,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double speed_weight
         double floor
         const Pace* pace
+        int threads
 
     cdef struct Member:
         int64_t row
@@ -74,7 +75,7 @@ cdef extern from "_fast_learning.hpp" namespace "turnout" nogil:
         const double* times
 
     void learn_in_place "turnout::learn"(const Lessons&) except +
-    double largest_of "turnout::magnitude"(const double*, int64_t)
+    double largest_of "turnout::magnitude"(const double*, int64_t, int) except +
     void add_flags "turnout::count_flags" (int64_t*, const uint8_t*, int64_t)
 
 
@@ -111,8 +112,9 @@ cdef void _set_contexts(Fleet* fleet, const double[:, :] contexts, const double[
 
 
 cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
-                       const uint8_t[::1] available, int64_t size, double speed_weight):
+                       const uint8_t[::1] available, int64_t size, double speed_weight, int threads):
     cdef Fleet fleet
+    fleet.threads = threads
     fleet.floor = 0.0
     fleet.pace = NULL
     fleet.clients = owed.shape[0]
@@ -127,8 +129,8 @@ cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double un
 
 def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
                     double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight,
-                    double floor):
-    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+                    double floor, int threads):
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight, threads)
     fleet.floor = floor
     fleet.times = &times[0]
     fleet.features = 0
@@ -137,8 +139,8 @@ def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t co
 
 def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
                        const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
-                       const uint8_t[::1] available, int64_t size, double speed_weight):
-    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+                       const uint8_t[::1] available, int64_t size, double speed_weight, int threads):
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight, threads)
     _set_contexts(&fleet, contexts, bank, exploration)
     return _solved(fleet)
 
@@ -201,8 +203,9 @@ cdef class _PaceView:
             self.arrays.append(units)
             self.pace.ages = &units[0]
 
-    cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
+    cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size, int threads):
         cdef Fleet fleet
+        fleet.threads = threads
         fleet.clients = available.shape[0]
         fleet.owed = NULL
         fleet.common_credit = 0
@@ -216,9 +219,9 @@ cdef class _PaceView:
 
 
 def paced_cohort_of_times(const double[::1] times, const double[::1] usual_times, tuple pace,
-                          const uint8_t[::1] available, int64_t size):
+                          const uint8_t[::1] available, int64_t size, int threads):
     cdef _PaceView view = _PaceView(*pace)
-    cdef Fleet fleet = view.to_fleet(available, size)
+    cdef Fleet fleet = view.to_fleet(available, size, threads)
     fleet.times = &times[0]
     fleet.features = 0
     view.pace.usual_times = &usual_times[0]
@@ -227,9 +230,9 @@ def paced_cohort_of_times(const double[::1] times, const double[::1] usual_times
 
 def paced_cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
                              const double[:, ::1] usual_sums, const double[::1] mean_context, tuple pace,
-                             const uint8_t[::1] available, int64_t size):
+                             const uint8_t[::1] available, int64_t size, int threads):
     cdef _PaceView view = _PaceView(*pace)
-    cdef Fleet fleet = view.to_fleet(available, size)
+    cdef Fleet fleet = view.to_fleet(available, size, threads)
     _set_contexts(&fleet, contexts, bank, exploration)
     view.pace.usual_sums = &usual_sums[0, 0]
     view.pace.mean_context = &mean_context[0]
@@ -253,8 +256,11 @@ def learn(double[:, ::1] bank, const int64_t[::1] rows, const double[:, :] conte
         learn_in_place(lessons)
 
 
-def magnitude(const double[::1] numbers):
-    return largest_of(&numbers[0], numbers.shape[0])
+def magnitude(const double[::1] numbers, int threads):
+    cdef double largest
+    with nogil:
+        largest = largest_of(&numbers[0], numbers.shape[0], threads)
+    return largest
 
 
 def count_flags(int64_t[::1] counts, const uint8_t[::1] flags):

@@ -2,16 +2,17 @@
 //
 //   minimise  speed_weight * max(time over the cohort) - sum(owed over the cohort)
 //
-// The pass estimates each client's optimistic time and counts the client in a two-dimensional
-// histogram over time and debt (the turns owed). A client cannot be selected once `size` clients
-// in faster time buckets are in higher debt buckets; the counts of the clients seen so far are
-// enough to decide this, and they decide more cases as the pass proceeds. Where many clients have
-// exactly the same debt, `size` faster ones with that debt are enough too. The few remaining
+// The pass estimates each client's optimistic time and compares the client's value (the turns owed)
+// with the floor of its time bucket: a client at or below the floor comes after `size` clients that
+// are as valuable, in faster time buckets and earlier rows, and cannot be selected. Only the others
+// are counted, in a two-dimensional histogram over time and value. The counts give the floors of the
+// next stage of the pass; the stages grow, so the floors are computed only a few times. The remaining
 // candidates are swept from the slowest threshold to the fastest.
 //
-// The scale of the histogram affects only the speed: any scale gives the exact result.
+// The scale of the histogram affects only the speed: any scale gives the exact result. The clients of
+// a stage are distributed over threads; the candidates do not depend on how many there are.
 //
-// FairPace uses the same pass with prices instead of debts; pace.py is the equivalent in NumPy. The
+// FairPace uses the same pass with prices instead of debts; prices.py is the equivalent in NumPy. The
 // value of a client is then the bit pattern of its price, which has the same order as the price.
 // Urgent clients do not compete: they are collected first and take their places before the sweep.
 
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "_fast_single.hpp"
+#include "_fast_threads.hpp"
 #include "_fast_vector.hpp"
 
 namespace turnout {
@@ -35,12 +37,11 @@ constexpr int64_t kBlock = 512;
 constexpr int64_t kSmallFleet = 2048;
 
 constexpr int kTimeBuckets = 256;  // bucket 0 holds the times that are exactly 0
-constexpr int kDebtBuckets = 128;
-constexpr int kSteps = 4096;
-constexpr int kCells = kTimeBuckets * kDebtBuckets;
-constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
+constexpr int kTied = kTimeBuckets;  // an additional bucket for one frequent time
+constexpr int kLevels = 128;  // of values; a power of two
+constexpr int64_t kThreadClients = 8 * 1024;  // a thread for fewer clients costs more than it saves
 
-constexpr double kLargestPrice = 1e290;  // MAX_PRICE of pace.py
+constexpr double kLargestPrice = 1e290;  // MAX_PRICE of prices.py
 
 // How far each client is behind its promise, and its usual time. Units are integers; a null array
 // means that the common value holds for all clients.
@@ -84,6 +85,7 @@ struct Fleet {
     double speed_weight;
     double floor;  // the round lasts at least this long
     const Pace* pace;  // prices instead of `owed`, or null
+    int threads;  // the most threads to use
 };
 
 struct Member {
@@ -172,61 +174,118 @@ TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, con
     for (int64_t i = 0; i < clients; ++i) times[i] = times[i] > 0 ? times[i] : 0.0;
 }
 
-// The scales of the histogram. Debts are counted in kSteps equal steps, and the steps are distributed
-// over kDebtBuckets buckets.
-struct Grid {
+// The scales of the histogram, and the floors that its counts give.
+struct Frontier {
     double buckets_per_second = 1.0;
-    int64_t lowest_debt = 0;
-    int debt_shift = 0;
-    uint8_t bucket_of_step[kSteps + 1] = {};  // the additional step is that of clients without a cell
+    double tied_time = -1.0;  // has a bucket of its own
+    int64_t levels[kLevels];  // the least value of each level; the last ones may be empty
+    int64_t floors[kTimeBuckets + 1];  // a client of this bucket competes if its value is larger
 
-    int64_t step_of(int64_t debt) const {
-        const int64_t steps = (debt > lowest_debt ? debt - lowest_debt : 0) >> debt_shift;
-        return steps < kSteps - 1 ? steps : kSteps - 1;
+    explicit Frontier(int64_t lowest) {
+        std::fill(levels, levels + kLevels, std::numeric_limits<int64_t>::max());
+        std::fill(floors, floors + kTimeBuckets + 1, lowest);
+        levels[0] = lowest;
     }
 
-    // Distributes the steps over the range and over the quantiles of a sorted sample, with most buckets
-    // for the largest debts, because their clients compete with each other only.
-    void fit(const std::vector<int64_t>& debts) {
-        lowest_debt = debts.front();
-        while (((debts.back() - lowest_debt) >> debt_shift) >= kSteps) ++debt_shift;
-        const double steps = static_cast<double>(step_of(debts.back()) + 1), count = static_cast<double>(debts.size());
-        const double per_step = 0.4 * kDebtBuckets / steps;
-        for (size_t below = 0; below <= debts.size(); ++below) {
-            const int64_t first = below == 0 ? 0 : step_of(debts[below - 1]) + 1;
-            const int64_t end = below == debts.size() ? kSteps : step_of(debts[below]) + 1;
-            if (first >= end) continue;
-            const double above = count - static_cast<double>(below);
-            const double quantile = 1 - above / count, top = 1 - std::log1p(above) / std::log1p(count);
-            const double rank = (0.2 * quantile + 0.4 * top) * kDebtBuckets;
-            for (int64_t step = first; step < end; ++step) {
-                const double bucket = rank + per_step * static_cast<double>(std::min(step, step_of(debts.back())));
-                bucket_of_step[step] = static_cast<uint8_t>(std::min(bucket, kDebtBuckets - 1.0));
+    int range_of(double time) const {
+        return time > 0 ? 1 + static_cast<int>(std::min(time * buckets_per_second, kTimeBuckets - 2.0)) : 0;
+    }
+
+    int bucket_of(double time) const { return time == tied_time ? kTied : range_of(time); }
+
+    int level_of(int64_t value) const {
+        int level = 0;
+        for (int step = kLevels / 2; step > 0; step /= 2) level += (levels[level + step] <= value) * step;
+        return level;
+    }
+
+    // Sets the scale of times, and the most frequent one, from a sample of positive times.
+    void fit_times(std::vector<double>& times) {
+        if (times.empty()) return;
+        std::sort(times.begin(), times.end());
+        buckets_per_second =
+            std::min((kTimeBuckets - 2) / times[times.size() * 98 / 100], std::numeric_limits<double>::max());
+        size_t most = 8;
+        for (size_t start = 0, end; start < times.size(); start = end) {
+            for (end = start + 1; end < times.size() && times[end] == times[start];) ++end;
+            if (end - start > most) most = end - start, tied_time = times[start];
+        }
+    }
+
+    // Takes levels from a sample of values: spread over their range and over their quantiles, and most of them among
+    // the largest, because their clients compete with each other only. A frequent value becomes a level.
+    void fit_values(std::vector<int64_t>& values, bool is_priced) {
+        if (values.empty()) return;
+        std::sort(values.begin(), values.end());
+        constexpr int by_range = 50, by_quantile = 26, by_rank = 50;
+        const double count = static_cast<double>(values.size());
+        std::vector<int64_t> found = {values.front()};
+        // A price of 0 is far from all others on the scale of bit patterns.
+        const int64_t least = is_priced ? std::max(values.front(), *std::upper_bound(values.begin(), values.end() - 1, 0)) : values.front();
+        for (int i = 0; i < by_range; ++i) {
+            const int64_t value = least + (values.back() - least) / by_range * i;
+            found.push_back(*std::lower_bound(values.begin(), values.end(), value));
+        }
+        for (int i = 0; i < by_quantile; ++i) found.push_back(values[values.size() * i / by_quantile]);
+        for (int i = 0; i < by_rank; ++i)
+            found.push_back(values.end()[-static_cast<std::ptrdiff_t>(std::pow(count, i / static_cast<double>(by_rank)))]);
+        std::sort(found.begin(), found.end());
+        std::copy(found.begin(), std::unique(found.begin(), found.end()), levels + 1);
+    }
+
+    // Sets the floors: `size` counted clients that are certainly as fast have at least this value. In the buckets whose
+    // clients are all equally fast these are clients of the same bucket too, which come first only if all clients to
+    // be compared are in later rows: otherwise, `later` is false, and a client with the value of the floor competes.
+    void set_floors(const std::vector<uint32_t>& counts, int64_t size, bool later) {
+        uint32_t ahead[kLevels] = {};
+        int level = 0;
+        int64_t above = 0;  // those ahead with this level or a higher one
+        const auto admit = [&](int bucket) {
+            const uint32_t* row = counts.data() + bucket * kLevels;
+            for (int i = 0; i < kLevels; ++i) ahead[i] += row[i];
+            above += std::accumulate(row + level, row + kLevels, int64_t{0});
+            while (above - ahead[level] >= size) above -= ahead[level++];
+        };
+        const auto set = [&](int bucket, bool is_strict) {
+            if (level > 0) floors[bucket] = levels[level] - is_strict;
+        };
+        admit(0);
+        set(0, !later);
+        const int tied_range = tied_time > 0 ? range_of(tied_time) : kTied;
+        for (int bucket = 1; bucket < kTimeBuckets; ++bucket) {
+            set(bucket, false);
+            if (bucket == tied_range) {
+                admit(kTied);
+                set(kTied, !later);
             }
+            admit(bucket);
         }
     }
 };
 
-// The time bucket of each client, times kDebtBuckets, and the step of its debt; their sum, with the
-// step replaced by its bucket, is the client's cell. Clients that are not available get kAbsent, and
-// so do urgent ones, whose values are negative, if `paced`.
-TURNOUT_VECTOR static void buckets_of_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT owed,
-                                            const uint8_t* TURNOUT_RESTRICT available, int64_t clients, bool paced,
-                                            const Grid& grid, uint16_t* TURNOUT_RESTRICT slowness,
-                                            uint16_t* TURNOUT_RESTRICT steps) {
-    const double buckets_per_second = grid.buckets_per_second;
-    const int64_t lowest_debt = grid.lowest_debt, lowest_value = paced ? 0 : std::numeric_limits<int64_t>::min();
-    const int debt_shift = grid.debt_shift;
+// Marks the clients that compete: available ones whose values exceed the floors of their time buckets.
+TURNOUT_VECTOR static void mark_competing(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT values,
+                                          const uint8_t* TURNOUT_RESTRICT available, int64_t clients,
+                                          const Frontier& frontier, uint8_t* TURNOUT_RESTRICT competes) {
+    const double buckets_per_second = frontier.buckets_per_second, tied_time = frontier.tied_time;
+    const int64_t* TURNOUT_RESTRICT floors = frontier.floors;
     constexpr double last = kTimeBuckets - 2;
+    int32_t buckets[kBlock];
     for (int64_t i = 0; i < clients; ++i) {
         const double scaled = times[i] * buckets_per_second;
-        const int32_t bucket = times[i] > 0 ? 1 + static_cast<int32_t>(scaled < last ? scaled : last) : 0;
-        int64_t step = (owed[i] > lowest_debt ? owed[i] - lowest_debt : 0) >> debt_shift;
-        step = step < kSteps - 1 ? step : kSteps - 1;
-        const bool competes = (available[i] != 0) & (owed[i] >= lowest_value);
-        slowness[i] = static_cast<uint16_t>(competes ? bucket * kDebtBuckets : kAbsent);
-        steps[i] = static_cast<uint16_t>(competes ? step : kSteps);
+        int32_t bucket = 1 + static_cast<int32_t>(scaled < last ? scaled : last);
+        bucket = times[i] > 0 ? bucket : 0;
+        buckets[i] = times[i] == tied_time ? kTied : bucket;
     }
+    // A loop of its own, because not all processors look up vectors of floors.
+    for (int64_t i = 0; i < clients; ++i)
+        competes[i] = static_cast<uint8_t>((values[i] > floors[buckets[i]] ? 1 : 0) & available[i]);
+}
+
+TURNOUT_VECTOR static bool has_negative(const int64_t* TURNOUT_RESTRICT values, int64_t count) {
+    int64_t all = 0;
+    for (int64_t i = 0; i < count; ++i) all |= values[i];
+    return all < 0;
 }
 
 // The dot product of theta-hat and the usual context, times the number of contexts plus one; not negative.
@@ -254,39 +313,52 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 }
 
 // The bit patterns of prices, from the units that remain until a client is urgent; those of urgent
-// clients are negative. `weights` is the number of contexts, or null; `start` is the first client.
+// clients are negative. `weights` is the number of contexts. The arrays of what all clients share
+// hold the same number everywhere, because a loop with conditions would not be vectorized.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
-                                           const double* weights, const Pace& pace, int64_t start, int64_t clients,
+                                           const double* TURNOUT_RESTRICT weights, const double* TURNOUT_RESTRICT allowed,
+                                           const int64_t* TURNOUT_RESTRICT ages, const double* TURNOUT_RESTRICT losses,
+                                           const Pace& pace, int64_t clients,
                                            int64_t* TURNOUT_RESTRICT keys) {
-    const double* allowed = pace.allowed ? pace.allowed + start : nullptr;
-    const double* losses = pace.losses ? pace.losses + start : nullptr;
-    const int64_t* ages = pace.ages ? pace.ages + start : nullptr;
-    const double common_allowed = pace.common_allowed, least_allowed = pace.least_allowed, sharers = pace.sharers;
-    const double head_start = pace.head_start, loss_price = pace.loss_price, settling = pace.settling;
-    const double fleet_age = pace.fleet_age, common_share = fleet_age / (settling + pace.common_age);
+    const double least_allowed = pace.least_allowed, sharers = pace.sharers, head_start = pace.head_start;
+    const double loss_price = pace.loss_price, settling = pace.settling, fleet_age = pace.fleet_age;
     for (int64_t i = 0; i < clients; ++i) {
-        const double allowance = allowed ? allowed[i] : common_allowed;
-        const double own = allowance > least_allowed ? allowance : least_allowed, full = own + 2 * least_allowed;
-        const double share = ages ? fleet_age / (settling + static_cast<double>(ages[i])) : common_share;
+        const double own = allowed[i] > least_allowed ? allowed[i] : least_allowed, full = own + 2 * least_allowed;
+        const int64_t age_bits = ages[i] | 0x4330000000000000;  // an integer below 2^52 as a double, plus 2^52
+        double shifted_age;
+        std::memcpy(&shifted_age, &age_bits, sizeof shifted_age);
+        const double share = fleet_age / (settling + (shifted_age - kExactInteger));
         const double room = slack[i] > full ? full + (slack[i] - full) * share : slack[i];
-        const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
-        const double barrier = usual[i] * own / (weight * (room + head_start));
-        const double price = losses ? barrier + losses[i] * loss_price : barrier;
+        const double barrier = usual[i] * own / ((weights[i] + 1.0) * sharers * (room + head_start));
+        const double price = barrier + losses[i] * loss_price;
         const double limited = price < kLargestPrice ? price : kLargestPrice;
         const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
         std::memcpy(keys + i, &key, sizeof key);
     }
 }
 
-TURNOUT_VECTOR static void slack_of_block(const Pace& pace, int64_t start, int64_t clients, double* TURNOUT_RESTRICT slack) {
-    const int64_t* rates = pace.rates ? pace.rates + start : nullptr;
-    const int64_t* rounds = pace.rounds ? pace.rounds + start : nullptr;
-    const double* allowed = pace.allowed ? pace.allowed + start : nullptr;
-    const int32_t* turns = pace.turns + start;
+// The same result as slack_of_block() for a common rate, in floating-point numbers, for which processors have more
+// vector instructions. Returns whether they are exact.
+TURNOUT_VECTOR static bool quick_slack_of_block(const int64_t* TURNOUT_RESTRICT rounds, const int32_t* TURNOUT_RESTRICT turns,
+                                                const double* TURNOUT_RESTRICT allowed, double rate, double units_per_turn,
+                                                int64_t clients, double* TURNOUT_RESTRICT slack) {
+    int64_t all_rounds = 0;
+    int32_t all_turns = 0;
     for (int64_t i = 0; i < clients; ++i) {
-        const int64_t promised = (rates ? rates[i] : pace.common_rate) * ((rounds ? rounds[i] : pace.common_rounds) + 1);
-        const int64_t behind = promised - static_cast<int64_t>(turns[i]) * pace.units_per_turn;
-        slack[i] = (allowed ? allowed[i] : pace.common_allowed) - static_cast<double>(behind);
+        const double promised = rate * as_double_plus_one(rounds[i]);
+        slack[i] = allowed[i] - (promised - static_cast<double>(turns[i]) * units_per_turn);
+        all_rounds |= rounds[i];
+        all_turns |= turns[i];
+    }
+    return is_exact(all_rounds, all_turns, rate, units_per_turn);
+}
+
+static void slack_of_block(const Pace& pace, int64_t start, int64_t clients, const double* allowed, double* slack) {
+    for (int64_t i = 0; i < clients; ++i) {
+        const int64_t rate = pace.rates ? pace.rates[start + i] : pace.common_rate;
+        const int64_t rounds = pace.rounds ? pace.rounds[start + i] : pace.common_rounds;
+        const int64_t behind = rate * (rounds + 1) - static_cast<int64_t>(pace.turns[start + i]) * pace.units_per_turn;
+        slack[i] = allowed[i] - static_cast<double>(behind);
     }
 }
 
@@ -408,45 +480,6 @@ inline std::vector<int32_t> ascending(const std::vector<uint64_t>& keys) {
     return order;
 }
 
-// Keeps the most valuable of the clients passed to offer(), at most as many as the cohort's size.
-// Clients must be passed in ascending order of rows.
-class MostValuable {
-   public:
-    struct Entry {
-        int64_t value;
-        int32_t row;
-    };
-
-    explicit MostValuable(int64_t size) : size_(static_cast<size_t>(size)) {}
-
-    void offer(int32_t row, int64_t value) {
-        if (value <= floor_) return;
-        kept_.push_back({value, row});
-        if (kept_.size() >= 2 * size_ + 64) cut();
-    }
-
-    const std::vector<Entry>& in_order_of_rows() {
-        cut();
-        std::sort(kept_.begin(), kept_.end(), [](const Entry& a, const Entry& b) { return a.row < b.row; });
-        return kept_;
-    }
-
-   private:
-    const size_t size_;
-    std::vector<Entry> kept_;
-    int64_t floor_ = std::numeric_limits<int64_t>::min();
-
-    void cut() {
-        if (kept_.size() <= size_) return;
-        const auto least = kept_.begin() + (size_ - 1);
-        std::nth_element(kept_.begin(), least, kept_.end(), [](const Entry& a, const Entry& b) {
-            return a.value != b.value ? a.value > b.value : a.row < b.row;
-        });
-        floor_ = least->value;  // a later row needs more than this, because ties go to the lower row
-        kept_.resize(size_);
-    }
-};
-
 // Keeps the most urgent clients, at most as many as the cohort's size: the smallest slack first,
 // among equals the faster client, then the lower row.
 class MostUrgent {
@@ -498,81 +531,19 @@ class MostUrgent {
     }
 };
 
-// One debt of each debt bucket that many clients have exactly. Of these clients only the fastest can
-// be selected, and among equally fast ones only those in the lowest rows.
-class FrequentDebts {
+// Estimates the times and values of blocks of clients.
+class Estimator {
    public:
-    // Finds debts that occur often in a sorted sample.
-    void find(const std::vector<int64_t>& sample, const Grid& grid) {
-        constexpr size_t often = 8;
-        size_t most[kDebtBuckets] = {};
-        for (size_t start = 0, end; start < sample.size(); start = end) {
-            for (end = start + 1; end < sample.size() && sample[end] == sample[start];) ++end;
-            const size_t bucket = grid.bucket_of_step[grid.step_of(sample[start])];
-            if (end - start < often || end - start <= most[bucket]) continue;
-            most[bucket] = end - start;
-            if (debts_.empty()) {
-                debts_.assign(kDebtBuckets, std::numeric_limits<int64_t>::min());
-                cells_.resize(kCells);
-            }
-            debts_[bucket] = sample[start];
-        }
-        ahead_.assign(kDebtBuckets, 0);
-    }
-
-    // Whether this is the frequent debt of the client's bucket.
-    bool has(uint16_t cell, int64_t debt) const { return !debts_.empty() && debts_[cell % kDebtBuckets] == debt; }
-
-    bool in_race(uint16_t cell) const { return cells_[cell].in_race; }
-
-    // Whether a client with a frequent debt can be selected; counts it if so. Clients must be passed in
-    // ascending order of rows.
-    bool admits(uint16_t cell, double time, int64_t size) {
-        Cell& own = cells_[cell];
-        if (!own.in_race) return false;
-        if (own.count == 0) own.time = time;
-        if (time == own.time) {
-            if (own.equally_fast >= size) return false;
-            ++own.equally_fast;
-        }
-        ++own.count;
-        return true;
-    }
-
-    // Marks a cell, for which `ahead` clients have a larger debt and are faster; must be called for all
-    // cells of a time bucket before those of the next.
-    void mark(int slowness, int debt, int64_t ahead, int64_t size) {
-        if (debts_.empty()) return;
-        if (slowness == 0) ahead_[debt] = 0;
-        Cell& own = cells_[slowness * kDebtBuckets + debt];
-        own.in_race = ahead + ahead_[debt] < size;
-        ahead_[debt] += own.count;
-    }
-
-   private:
-    struct Cell {
-        double time = 0.0;  // of the first client with the frequent debt
-        int64_t equally_fast = 0;
-        int64_t count = 0;
-        bool in_race = true;
-    };
-
-    std::vector<int64_t> debts_;
-    std::vector<Cell> cells_;
-    std::vector<int64_t> ahead_;  // the clients with the frequent debt that are faster
-};
-
-class Solver {
-   public:
-    explicit Solver(const Fleet& fleet)
-        : fleet_(fleet),
-          bank_rows_(fleet.features * (fleet.features + 1) / 2 + fleet.features),
-          urgent_(fleet.size) {
+    explicit Estimator(const Fleet& fleet)
+        : fleet_(fleet), bank_rows_(fleet.features * (fleet.features + 1) / 2 + fleet.features) {
         if (fleet.pace) {
             slack_.resize(kBlock);
             usual_.resize(kBlock);
             keys_.resize(kBlock);
             sums_.resize(fleet.features);
+            allowed_.resize(kBlock, fleet.pace->common_allowed);
+            zeros_.resize(kBlock);
+            ages_.resize(kBlock, static_cast<int64_t>(fleet.pace->common_age));
         }
         if (fleet.times) return;
         scratch_.resize(static_cast<size_t>(fleet.features + 1) * kBlock);
@@ -580,36 +551,15 @@ class Solver {
         bank_.resize(bank_rows_);
     }
 
-    Cohort solve() {
-        if (fleet_.clients <= kSmallFleet)
-            take_all();
-        else if (!(fleet_.pace && fleet_.size == 1 && filter_for_one()))
-            filter();
-        return fleet_.pace ? sweep_after_urgent() : sweep(fleet_.size, fleet_.floor);
+    // Whether rates and units are common to all clients, and exact as floating-point numbers.
+    bool has_exact_units() const {
+        const Pace& pace = *fleet_.pace;
+        return !pace.rates && pace.rounds && pace.common_rate >= 0 &&
+               static_cast<double>(pace.common_rate) < kExactInteger && static_cast<double>(pace.units_per_turn) < kExactInteger;
     }
 
-   private:
-    const Fleet& fleet_;
-    const int bank_rows_;
-    std::vector<double> scratch_;
-    std::vector<const double*> contexts_, bank_;
-    // The candidates: first `idle_` clients with time 0 in order of rows, then the others in
-    // order of rows.
-    std::vector<int32_t> rows_;
-    std::vector<double> times_;
-    std::vector<int64_t> values_;
-    int32_t idle_ = 0;
-    // For prices only.
-    std::vector<double> slack_, usual_;
-    std::vector<int64_t> keys_;
-    std::vector<const double*> sums_;
-    MostUrgent urgent_;
-    int64_t largest_key_ = 0;
-    bool is_urgent_known_ = false;
-    double units_per_second_ = 1.0;
-    FrequentDebts frequent_;
-
-    double* scratch(int row) { return scratch_.data() + row * kBlock; }
+    // Of the clients whose values were computed last.
+    const double* slack() const { return slack_.data(); }
 
     // Sets contexts_ to the contexts of the clients [start, start + count), one array for each feature.
     void find_contexts(int64_t start, int64_t count) {
@@ -642,8 +592,12 @@ class Solver {
     const int64_t* values_of_block(int64_t start, int64_t count) {
         if (!fleet_.pace) return fleet_.owed + start;
         const Pace& pace = *fleet_.pace;
-        slack_of_block(pace, start, count, slack_.data());
-        const double *usual = usual_.data(), *weights = nullptr;
+        const double* allowed = pace.allowed ? pace.allowed + start : allowed_.data();
+        if (!has_exact_units() || !quick_slack_of_block(pace.rounds + start, pace.turns + start, allowed,
+                                                        static_cast<double>(pace.common_rate),
+                                                        static_cast<double>(pace.units_per_turn), count, slack_.data()))
+            slack_of_block(pace, start, count, allowed, slack_.data());
+        const double *usual = usual_.data(), *weights = zeros_.data();
         if (pace.usual_times) {
             usual = pace.usual_times + start;
         } else {
@@ -652,88 +606,9 @@ class Solver {
             usual_of_block(sums_.data(), pace.mean_context, theta, fleet_.features, count, usual_.data());
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
-        prices_of_block(slack_.data(), usual, weights, pace, start, count, keys_.data());
+        prices_of_block(slack_.data(), usual, weights, allowed, pace.ages ? pace.ages + start : ages_.data(),
+                        pace.losses ? pace.losses + start : zeros_.data(), pace, count, keys_.data());
         return keys_.data();
-    }
-
-    // Collects the urgent clients of a block, and the largest price of the others.
-    void collect_urgent(int64_t start, int64_t count, const double* times, const int64_t* values) {
-        PacedBlock block{urgent_.last().slack, urgent_.last().time, largest_key_, false};
-        summarize_paced_block(slack_.data(), times, values, fleet_.available + start, count, block);
-        largest_key_ = block.largest_key;
-        if (!block.has_urgent) return;
-        for (int64_t i = 0; i < count; ++i)
-            if (fleet_.available[start + i] && values[i] < 0)
-                urgent_.offer({slack_[i], times[i], static_cast<int32_t>(start + i)});
-    }
-
-    void take_all() {
-        for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
-            const int64_t count = std::min(kBlock, fleet_.clients - start);
-            const double* times = times_of_block(start, count);
-            const int64_t* values = values_of_block(start, count);
-            if (fleet_.pace) collect_urgent(start, count, times, values);
-            for (int64_t i = 0; i < count; ++i)
-                if (fleet_.available[start + i] && !(fleet_.pace && values[i] < 0)) {
-                    rows_.push_back(static_cast<int32_t>(start + i));
-                    times_.push_back(times[i]);
-                    values_.push_back(values[i]);
-                }
-        }
-    }
-
-    // Estimates the ranges of times and debts, and frequent debts, from samples spread over the fleet.
-    Grid measure() {
-        constexpr int64_t stretches = 32, length = 32;
-        std::vector<double> times;
-        std::vector<int64_t> debts;
-        for (int64_t s = 0; s < stretches; ++s) {
-            const int64_t start = s * (fleet_.clients - length) / (stretches - 1);
-            const double* stretch = times_of_block(start, length);
-            const int64_t* values = values_of_block(start, length);
-            for (int64_t i = 0; i < length; ++i) {
-                // Prices of 0 are far from all others on the scale of bit patterns.
-                if (!fleet_.available[start + i] || (fleet_.pace && values[i] <= 0)) continue;
-                if (stretch[i] > 0) times.push_back(stretch[i]);
-                debts.push_back(values[i]);
-            }
-        }
-        Grid grid;
-        if (!times.empty()) {
-            auto slow = times.begin() + times.size() * 98 / 100;
-            std::nth_element(times.begin(), slow, times.end());
-            grid.buckets_per_second = std::min((kTimeBuckets - 2) / *slow, std::numeric_limits<double>::max());
-        }
-        if (!debts.empty()) {
-            std::sort(debts.begin(), debts.end());
-            grid.fit(debts);
-            frequent_.find(debts, grid);
-        }
-        return grid;
-    }
-
-    // Whether the checks of _fast_single.hpp apply: to estimated times of three features without exploration, and
-    // rates that all clients share.
-    bool has_quick_check() const {
-        const Pace& pace = *fleet_.pace;
-        return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
-               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.rates && pace.rounds && pace.ages && !pace.allowed &&
-               pace.common_rate >= 0 && static_cast<double>(pace.common_rate) < kExactInteger &&
-               static_cast<double>(pace.units_per_turn) < kExactInteger;
-    }
-
-    SingleTerms single_terms() const {
-        const Pace& pace = *fleet_.pace;
-        return {{pace.mean_context[0], pace.mean_context[1], pace.mean_context[2]},
-                static_cast<double>(pace.common_rate),
-                static_cast<double>(pace.units_per_turn),
-                pace.common_allowed,
-                pace.sharers / std::max(pace.common_allowed, pace.least_allowed),
-                std::max(pace.common_allowed, pace.least_allowed) + 2 * pace.least_allowed,
-                pace.fleet_age,
-                pace.settling,
-                pace.head_start,
-                pace.loss_price};
     }
 
     // The arrays of the clients from `start`; contexts must be those of find_contexts().
@@ -752,12 +627,133 @@ class Solver {
                 available};
     }
 
+   private:
+    const Fleet& fleet_;
+    const int bank_rows_;
+    std::vector<double> scratch_;
+    std::vector<const double*> contexts_, bank_;
+    // For prices only.
+    std::vector<double> slack_, usual_, allowed_, zeros_;
+    std::vector<int64_t> ages_, keys_;
+    std::vector<const double*> sums_;
+
+    double* scratch(int row) { return scratch_.data() + row * kBlock; }
+};
+
+struct Candidate {
+    double time;
+    int64_t value;
+    int32_t row;
+};
+
+// What one thread works with, and what it finds.
+struct Scan {
+    Estimator estimator;
+    MostUrgent urgent;
+    std::vector<Candidate> candidates;  // in order of rows
+
+    explicit Scan(const Fleet& fleet) : estimator(fleet), urgent(fleet.size) {}
+};
+
+class Solver {
+   public:
+    explicit Solver(const Fleet& fleet)
+        : fleet_(fleet),
+          scans_(std::max<int64_t>(std::min<int64_t>(fleet.threads, fleet.clients / kThreadClients), 1), Scan(fleet)),
+          estimator_(scans_[0].estimator),
+          urgent_(scans_[0].urgent),
+          candidates_(scans_[0].candidates) {}
+
+    Cohort solve() {
+        if (fleet_.clients <= kSmallFleet)
+            take_all();
+        else if (!(fleet_.pace && fleet_.size == 1 && filter_for_one()))
+            filter();
+        return fleet_.pace ? sweep_after_urgent() : sweep(fleet_.size, fleet_.floor);
+    }
+
+   private:
+    const Fleet& fleet_;
+    std::vector<Scan> scans_;  // one for each thread
+    Estimator& estimator_;
+    MostUrgent& urgent_;
+    std::vector<Candidate>& candidates_;  // in order of rows; those that the first thread finds, and after each stage all
+    // For prices only.
+    int64_t largest_key_ = 0;
+    double units_per_second_ = 1.0;
+
+    // Collects the urgent clients of a block, and returns the largest price of the others.
+    int64_t collect_urgent(Scan& scan, int64_t start, int64_t count, const double* times, const int64_t* values) const {
+        const double* slack = scan.estimator.slack();
+        PacedBlock block{scan.urgent.last().slack, scan.urgent.last().time, 0, false};
+        summarize_paced_block(slack, times, values, fleet_.available + start, count, block);
+        for (int64_t i = 0; block.has_urgent && i < count; ++i)
+            if (fleet_.available[start + i] && values[i] < 0)
+                scan.urgent.offer({slack[i], times[i], static_cast<int32_t>(start + i)});
+        return block.largest_key;
+    }
+
+    void take_all() {
+        for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
+            const int64_t count = std::min(kBlock, fleet_.clients - start);
+            const double* times = estimator_.times_of_block(start, count);
+            const int64_t* values = estimator_.values_of_block(start, count);
+            if (fleet_.pace) largest_key_ = std::max(largest_key_, collect_urgent(scans_[0], start, count, times, values));
+            for (int64_t i = 0; i < count; ++i)
+                if (fleet_.available[start + i] && !(fleet_.pace && values[i] < 0))
+                    candidates_.push_back({times[i], values[i], static_cast<int32_t>(start + i)});
+        }
+    }
+
+    // Estimates the ranges of times and values, and frequent ones, from samples spread over the fleet.
+    Frontier measure() {
+        constexpr int64_t stretches = 32, length = 32;
+        std::vector<double> times;
+        std::vector<int64_t> values;
+        for (int64_t s = 0; s < stretches; ++s) {
+            const int64_t start = s * (fleet_.clients - length) / (stretches - 1);
+            const double* stretch = estimator_.times_of_block(start, length);
+            const int64_t* worth = estimator_.values_of_block(start, length);
+            for (int64_t i = 0; i < length; ++i) {
+                if (!fleet_.available[start + i] || (fleet_.pace && worth[i] < 0)) continue;
+                if (stretch[i] > 0) times.push_back(stretch[i]);
+                values.push_back(worth[i]);
+            }
+        }
+        Frontier frontier(fleet_.pace ? -1 : std::numeric_limits<int64_t>::min());
+        frontier.fit_times(times);
+        frontier.fit_values(values, fleet_.pace != nullptr);
+        return frontier;
+    }
+
+    // Whether the checks of _fast_single.hpp apply: to estimated times of three features without exploration, and
+    // rates that all clients share.
+    bool has_quick_check() const {
+        const Pace& pace = *fleet_.pace;
+        return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
+               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.allowed && pace.ages && estimator_.has_exact_units();
+    }
+
+    SingleTerms single_terms() const {
+        const Pace& pace = *fleet_.pace;
+        return {{pace.mean_context[0], pace.mean_context[1], pace.mean_context[2]},
+                static_cast<double>(pace.common_rate),
+                static_cast<double>(pace.units_per_turn),
+                pace.common_allowed,
+                pace.sharers / std::max(pace.common_allowed, pace.least_allowed),
+                std::max(pace.common_allowed, pace.least_allowed) + 2 * pace.least_allowed,
+                pace.fleet_age,
+                pace.settling,
+                pace.head_start,
+                pace.loss_price};
+    }
+
     // With one place, a client cannot be selected if another one has a smaller objective for certain, or an earlier
     // one the same time and price: no histogram is needed. Returns false, without candidates, if the rounding of
     // prices to units could make a difference.
     bool filter_for_one() {
         constexpr double never = std::numeric_limits<double>::infinity();
-        std::vector<double> lower(kBlock), bounds;  // bounds: of the clients in rows_
+        std::vector<double> lower(kBlock), bounds;  // bounds: of the candidates
         SingleBlock block{never, 0.0, -1, false, never};
         const bool is_quick = has_quick_check();
         const SingleTerms terms = is_quick ? single_terms() : SingleTerms{};
@@ -770,25 +766,25 @@ class Solver {
                 const Flags flags = widen_flags(fleet_.available + start, count, available.data());
                 if (flags == Flags::kNone) continue;
                 if (model >= 0) {
-                    find_contexts(model, 1);
-                    const double like[] = {*contexts_[0], *contexts_[1], *contexts_[2]};
-                    SingleArrays one = single_arrays(model, nullptr);
+                    estimator_.find_contexts(model, 1);
+                    SingleArrays one = estimator_.single_arrays(model, nullptr);
+                    const double like[] = {*one.contexts[0], *one.contexts[1], *one.contexts[2]};
                     for (int f = 0; f < 3; ++f) one.contexts[f] = like + f;
-                    find_contexts(start, count);
-                    if (!single_block_differs(single_arrays(start, nullptr), one, count)) continue;
+                    estimator_.find_contexts(start, count);
+                    if (!single_block_differs(estimator_.single_arrays(start, nullptr), one, count)) continue;
                     model = -1;
                 }
-                find_contexts(start, count);
-                const SingleArrays arrays = single_arrays(start, (flags == Flags::kAll ? everybody : available).data());
+                estimator_.find_contexts(start, count);
+                const SingleArrays arrays = estimator_.single_arrays(start, (flags == Flags::kAll ? everybody : available).data());
                 if (urgent_.has_any() ? !has_more_urgent(arrays, terms, urgent_.first().slack, urgent_.first().time, count)
                                       : !single_block_matters(arrays, terms, reach, largest, count))
                     continue;
             }
-            const double* times = times_of_block(start, count);
-            const int64_t* values = values_of_block(start, count);
+            const double* times = estimator_.times_of_block(start, count);
+            const int64_t* values = estimator_.values_of_block(start, count);
             const int64_t largest_before = largest_key_;
             const double limit_before = block.limit;
-            collect_urgent(start, count, times, values);
+            largest_key_ = std::max(largest_key_, collect_urgent(scans_[0], start, count, times, values));
             summarize_single_block(times, values, fleet_.available + start, count, fleet_.speed_weight, fleet_.floor,
                                    lower.data(), block);
             for (int64_t i = 0; block.has_candidates && i < count; ++i) {
@@ -800,9 +796,7 @@ class Solver {
                 if (times[i] == block.last_time && values[i] == block.last_key) continue;
                 block.last_time = times[i];
                 block.last_key = values[i];
-                rows_.push_back(static_cast<int32_t>(start + i));
-                times_.push_back(times[i]);
-                values_.push_back(values[i]);
+                candidates_.push_back({times[i], values[i], static_cast<int32_t>(start + i)});
                 bounds.push_back(lower[i]);
             }
             if (!is_quick) continue;
@@ -812,14 +806,12 @@ class Solver {
             least_margin = std::min(least_margin, margin / 2);
             largest *= 1 + kRounding;
             // A block that changed nothing may consist of clients like the last one that was kept.
-            if (!block.has_candidates && !rows_.empty() && largest_key_ == largest_before && block.limit == limit_before)
-                model = rows_.back();
+            if (!block.has_candidates && !candidates_.empty() && largest_key_ == largest_before && block.limit == limit_before)
+                model = candidates_.back().row;
         }
         size_t kept = 0;
         for (size_t i = 0; i < bounds.size(); ++i) {
-            rows_[kept] = rows_[i];
-            times_[kept] = times_[i];
-            values_[kept] = values_[i];
+            candidates_[kept] = candidates_[i];
             if (bounds[i] > block.limit) block.dropped = std::min(block.dropped, bounds[i]);
             kept += bounds[i] <= block.limit;
         }
@@ -828,102 +820,66 @@ class Solver {
         // The largest price of a block that was skipped may be a little larger, and so may the unit.
         const bool is_unit_known = !is_quick || std::ilogb(largest * (1 + kRounding)) == std::ilogb(largest / (1 + 2 * kRounding));
         if (urgent_.has_any() || !is_unit_known || !(std::min(block.dropped - block.limit, least_margin) > 2 * unit)) kept = 0;
-        rows_.resize(kept);
-        times_.resize(kept);
-        values_.resize(kept);
-        is_urgent_known_ = is_unit_known;  // otherwise nobody is urgent, and filter() finds the largest price
+        candidates_.resize(kept);
         return kept > 0 || urgent_.has_any() || block.limit == never;
     }
 
     void filter() {
-        const Grid grid = measure();
-        std::vector<uint32_t> counts(kCells + 1, 0);
-        std::vector<uint8_t> in_race(kCells + 1, 1);
-        in_race[kAbsent] = 0;
-        MostValuable idle(fleet_.size);
-        std::vector<uint16_t> cells;  // of the clients in rows_
-        uint16_t slowness[kBlock], steps[kBlock], block[kBlock], places[kBlock];
-        int64_t next_look = 8 * kBlock;
-        for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
-            const int64_t count = std::min(kBlock, fleet_.clients - start);
-            const double* times = times_of_block(start, count);
-            const int64_t* values = values_of_block(start, count);
-            if (fleet_.pace && !is_urgent_known_) collect_urgent(start, count, times, values);
-            buckets_of_block(times, values, fleet_.available + start, count, fleet_.pace != nullptr, grid, slowness, steps);
-            // Branch-free, because mispredicted branches would stall the loads of the next block.
-            int64_t left = 0;
-            for (int64_t i = 0; i < count; ++i) {
-                const uint16_t cell = static_cast<uint16_t>(slowness[i] + grid.bucket_of_step[steps[i]]);
-                block[i] = cell;
-                places[left] = static_cast<uint16_t>(i);
-                left += in_race[cell];
+        Frontier frontier = measure();
+        std::vector<uint32_t> counts((kTimeBuckets + 1) * kLevels, 0);
+        size_t counted = 0;  // candidates
+        for (int64_t start = 0, end; start < fleet_.clients; start = end) {
+            end = std::min(start + std::max(std::min(start, fleet_.clients / 8 / kBlock * kBlock), 8 * kBlock), fleet_.clients);
+            const int64_t blocks = (end - start + kBlock - 1) / kBlock;
+            const int parts = static_cast<int>(std::max<int64_t>(std::min<int64_t>(scans_.size(), (end - start) / kThreadClients), 1));
+            in_parallel(parts, [&](int part) {
+                const int64_t last = start + blocks * (part + 1) / parts * kBlock;
+                scan_range(scans_[part], start + blocks * part / parts * kBlock, std::min(last, end), frontier);
+            });
+            for (int part = 1; part < parts; ++part) {
+                std::vector<Candidate>& kept = scans_[part].candidates;
+                candidates_.insert(candidates_.end(), kept.begin(), kept.end());
+                kept.clear();
             }
-            for (int64_t i = 0; i < left; ++i) {
-                const int32_t row = static_cast<int32_t>(start + places[i]);
-                const uint16_t cell = block[places[i]];
-                const double time = times[places[i]];
-                const int64_t value = values[places[i]];
-                const bool is_idle = cell < kDebtBuckets;
-                if (!is_idle && frequent_.has(cell, value) && !frequent_.admits(cell, time, fleet_.size)) continue;
-                // Those that are out of the race need not be counted: a client behind one of them is also behind
-                // the `size` clients that are ahead of it.
-                ++counts[cell];
-                if (is_idle) {
-                    idle.offer(row, value);
-                } else {
-                    rows_.push_back(row);
-                    times_.push_back(time);
-                    values_.push_back(value);
-                    cells.push_back(cell);
+            for (; counted < candidates_.size(); ++counted) {
+                const Candidate& each = candidates_[counted];
+                ++counts[frontier.bucket_of(each.time) * kLevels + frontier.level_of(each.value)];
+                largest_key_ = std::max(largest_key_, each.value);
+            }
+            frontier.set_floors(counts, fleet_.size, end < fleet_.clients);
+        }
+        for (size_t part = 1; part < scans_.size(); ++part)
+            for (const MostUrgent::Entry& entry : scans_[part].urgent.in_order()) urgent_.offer(entry);
+        const auto is_out = [&](const Candidate& each) { return each.value <= frontier.floors[frontier.bucket_of(each.time)]; };
+        candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_out), candidates_.end());
+    }
+
+    // Collects the clients of a range of rows that compete, and those that are urgent.
+    void scan_range(Scan& scan, int64_t start, int64_t end, const Frontier& frontier) const {
+        constexpr int64_t group = sizeof(uint64_t);
+        uint8_t competes[kBlock] = {};
+        int64_t places[kBlock];
+        for (; start < end; start += kBlock) {
+            const int64_t count = std::min(kBlock, end - start);
+            const double* times = scan.estimator.times_of_block(start, count);
+            const int64_t* values = scan.estimator.values_of_block(start, count);
+            mark_competing(times, values, fleet_.available + start, count, frontier, competes);
+            if (fleet_.pace && has_negative(values, count)) collect_urgent(scan, start, count, times, values);
+            int64_t left = 0;
+            for (int64_t first = 0; first < count; first += group) {
+                uint64_t any;
+                std::memcpy(&any, competes + first, sizeof any);
+                if (!any) continue;
+                for (int64_t i = first; i < std::min(first + group, count); ++i) {
+                    places[left] = i;  // without a branch, which would often be mispredicted
+                    left += competes[i];
                 }
             }
-            if (start + count >= next_look) {
-                drop_hopeless(counts, in_race);
-                next_look += std::min(next_look, fleet_.clients / 8);
+            for (int64_t place = 0; place < left; ++place) {
+                const int64_t i = places[place];
+                scan.candidates.push_back({times[i], values[i], static_cast<int32_t>(start + i)});
             }
         }
-        drop_hopeless(counts, in_race);
-        keep_in_race(cells, in_race);
-        const std::vector<MostValuable::Entry>& entries = idle.in_order_of_rows();
-        rows_.insert(rows_.begin(), entries.size(), 0);
-        values_.insert(values_.begin(), entries.size(), 0);
-        for (size_t i = 0; i < entries.size(); ++i) rows_[i] = entries[i].row, values_[i] = entries[i].value;
-        times_.insert(times_.begin(), entries.size(), 0.0);
-        idle_ = static_cast<int32_t>(entries.size());
-    }
-
-    // Marks the cells whose clients cannot be selected any more: at least `size` clients in
-    // faster time buckets are in higher debt buckets, or have the same frequent debt.
-    void drop_hopeless(const std::vector<uint32_t>& counts, std::vector<uint8_t>& in_race) {
-        std::vector<int64_t> ahead_by_debt(kDebtBuckets, 0);
-        for (int slowness = 0; slowness < kTimeBuckets; ++slowness) {
-            const uint32_t* row = counts.data() + slowness * kDebtBuckets;
-            auto admit = [&] {
-                for (int debt = 0; debt < kDebtBuckets; ++debt) ahead_by_debt[debt] += row[debt];
-            };
-            // Clients in bucket 0 all have time 0, so there only the debt counts.
-            if (slowness == 0) admit();
-            int64_t ahead = 0;
-            for (int debt = kDebtBuckets - 1; debt >= 0; --debt) {
-                in_race[slowness * kDebtBuckets + debt] = ahead < fleet_.size;
-                frequent_.mark(slowness, debt, ahead, fleet_.size);
-                ahead += ahead_by_debt[debt];
-            }
-            if (slowness > 0) admit();
-        }
-    }
-
-    void keep_in_race(const std::vector<uint16_t>& cells, const std::vector<uint8_t>& in_race) {
-        size_t kept = 0;
-        for (size_t i = 0; i < cells.size(); ++i) {
-            rows_[kept] = rows_[i];
-            times_[kept] = times_[i];
-            values_[kept] = values_[i];
-            kept += in_race[cells[i]] && (!frequent_.has(cells[i], values_[i]) || frequent_.in_race(cells[i]));
-        }
-        rows_.resize(kept);
-        times_.resize(kept);
-        values_.resize(kept);
     }
 
     // The units of a value: units owed, or a price in units of 1 / units_per_second_ seconds.
@@ -959,7 +915,7 @@ class Solver {
             cohort.threshold = std::max(cohort.threshold, floor);
         } else {
             cohort.threshold = cohort.objective = floor;
-            cohort.considered = static_cast<int64_t>(rows_.size());
+            cohort.considered = static_cast<int64_t>(candidates_.size());
         }
         for (const auto& entry : urgent) {
             cohort.members.push_back({entry.row, entry.time});
@@ -979,14 +935,16 @@ class Solver {
     // Then removes the slowest candidate again and again: if it was a member of the cohort, the
     // next candidate in the order of debt replaces it.
     Cohort sweep(int64_t size, double floor) {
-        const int32_t count = static_cast<int32_t>(rows_.size());
+        const int32_t count = static_cast<int32_t>(candidates_.size());
         std::vector<uint64_t> keys(count);
-        for (int32_t i = 0; i < count; ++i) keys[i] = bits_of(times_[i]);
+        for (int32_t i = 0; i < count; ++i) keys[i] = bits_of(candidates_[i].time);
         const std::vector<int32_t> by_time = ascending(keys);
+        std::vector<double> times(count);  // in order, as the values that are owed
         std::vector<int64_t> owed(count);
         int64_t most = std::numeric_limits<int64_t>::min();
         for (int32_t i = 0; i < count; ++i) {
-            owed[i] = values_[by_time[i]];
+            times[i] = candidates_[by_time[i]].time;
+            owed[i] = candidates_[by_time[i]].value;
             most = std::max(most, owed[i]);
         }
         for (int32_t i = 0; i < count; ++i) keys[i] = static_cast<uint64_t>(most) - static_cast<uint64_t>(owed[i]);
@@ -1007,8 +965,8 @@ class Solver {
         double best = std::numeric_limits<double>::infinity();
         int32_t best_count = count;
         for (int32_t left = count;; --left) {
-            const double threshold = times_[by_time[left - 1]];
-            if (left == count || threshold < times_[by_time[left]]) {
+            const double threshold = times[left - 1];
+            if (left == count || threshold < times[left]) {
                 const double value = objective(threshold, units, size, floor);
                 if (value <= best) best = value, best_count = left;
             }
@@ -1026,16 +984,13 @@ class Solver {
         Cohort cohort;
         cohort.considered = count;
         cohort.objective = best;
-        cohort.threshold = times_[by_time[best_count - 1]];
+        cohort.threshold = times[best_count - 1];
         std::vector<uint8_t> chosen(count, 0);
         int64_t wanted = size;
         for (int32_t i = 0; wanted > 0; ++i)
             if (line[i] < best_count) chosen[by_time[line[i]]] = 1, --wanted;
-        std::ptrdiff_t idle = 0;
         for (int32_t i = 0; i < count; ++i)
-            if (chosen[i]) cohort.members.push_back({rows_[i], times_[i]}), idle += i < idle_;
-        std::inplace_merge(cohort.members.begin(), cohort.members.begin() + idle, cohort.members.end(),
-                           [](const Member& a, const Member& b) { return a.row < b.row; });
+            if (chosen[i]) cohort.members.push_back({candidates_[i].row, candidates_[i].time});
         return cohort;
     }
 };

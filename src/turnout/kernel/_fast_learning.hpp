@@ -4,19 +4,20 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "_fast_threads.hpp"
 #include "_fast_vector.hpp"
 
 namespace turnout {
 
-// Returns the largest absolute value; infinity or NaN if not all values are finite. Without the
-// sign bit, the bit patterns of doubles have the same order as the numbers, and infinity and NaN
-// have the largest.
-TURNOUT_VECTOR static double magnitude(const double* numbers, int64_t count) {
+// Without the sign bit, the bit patterns of doubles have the same order as the numbers, and infinity
+// and NaN have the largest.
+TURNOUT_VECTOR static int64_t largest_bits(const double* numbers, int64_t count) {
     int64_t largest = 0;
     for (int64_t i = 0; i < count; ++i) {
         int64_t bits;
@@ -24,8 +25,18 @@ TURNOUT_VECTOR static double magnitude(const double* numbers, int64_t count) {
         bits &= std::numeric_limits<int64_t>::max();
         largest = bits > largest ? bits : largest;
     }
+    return largest;
+}
+
+// Returns the largest absolute value; infinity or NaN if not all values are finite.
+inline double magnitude(const double* numbers, int64_t count, int threads) {
+    std::vector<int64_t> largest(threads);
+    in_parallel(threads, [&](int part) {
+        const int64_t start = count * part / threads;
+        largest[part] = largest_bits(numbers + start, count * (part + 1) / threads - start);
+    });
     double result;
-    std::memcpy(&result, &largest, sizeof result);
+    std::memcpy(&result, &*std::max_element(largest.begin(), largest.end()), sizeof result);
     return result;
 }
 

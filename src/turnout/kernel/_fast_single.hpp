@@ -69,11 +69,20 @@ inline double multiply_add(double a, double b, double c) {
 #endif
 }
 
-// Whether the units promised and given are exact as floating-point numbers. The arguments are the rounds and the
-// turns of some clients, combined bit by bit, so that they are at least the largest ones.
-inline bool is_exact(int64_t rounds, int32_t turns, const SingleTerms& terms) {
-    return rounds >= 0 && turns >= 0 && (static_cast<double>(rounds) + 1) * terms.rate < kExactInteger &&
-           static_cast<double>(rounds) < kExactInteger && static_cast<double>(turns) * terms.units_per_turn < kExactInteger;
+// An integer from 0 to 2^52 - 1, plus one. It is converted by its bits, because not all processors convert vectors of
+// integers.
+inline double as_double_plus_one(int64_t integer) {
+    const int64_t bits = integer | 0x4330000000000000;
+    double shifted;
+    std::memcpy(&shifted, &bits, sizeof shifted);
+    return shifted - (kExactInteger - 1);
+}
+
+// Whether the units promised and given are exact as floating-point numbers. The rounds and the turns are those of
+// some clients, combined bit by bit, so that they are at least the largest ones.
+inline bool is_exact(int64_t rounds, int32_t turns, double rate, double units_per_turn) {
+    return rounds >= 0 && turns >= 0 && (static_cast<double>(rounds) + 1) * rate < kExactInteger &&
+           static_cast<double>(rounds) < kExactInteger && static_cast<double>(turns) * units_per_turn < kExactInteger;
 }
 
 // Returns whether a client of the block matters, or has numbers for which this check is not certain.
@@ -106,12 +115,8 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
         const double sum =
             multiply_add(t2[i], s2[i] + m2, multiply_add(t1[i], s1[i] + m1, t0[i] * (s0[i] + m0)));
         const double twice_usual = sum + std::fabs(sum);
-        // An integer below 2^52 is converted by its bits, because not all processors convert vectors of them.
-        const int64_t bits = rounds[i] | 0x4330000000000000;
-        double shifted;
-        std::memcpy(&shifted, &bits, sizeof shifted);
         const double given = static_cast<double>(turns[i]) * units_per_turn;
-        const double behind = multiply_add(rate, shifted - (kExactInteger - 1), -given);  // exact
+        const double behind = multiply_add(rate, as_double_plus_one(rounds[i]), -given);  // exact
         const double slack = allowed - behind;
         const int64_t age_bits = ages[i] | 0x4330000000000000;
         double shifted_age;
@@ -129,7 +134,7 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
         all_rounds |= rounds[i] | ages[i];
         all_turns |= turns[i];
     }
-    return matters || !is_exact(all_rounds, all_turns, terms);
+    return matters || !is_exact(all_rounds, all_turns, rate, units_per_turn);
 }
 
 // Returns whether an available client of the block is more urgent than one with this slack and time: it has less
@@ -148,10 +153,7 @@ TURNOUT_VECTOR static bool has_more_urgent(const SingleArrays& arrays, const Sin
     int32_t all_turns = 0;
     for (int64_t i = 0; i < clients; ++i) {
         const double mean = t0[i] * c0[i] + t1[i] * c1[i] + t2[i] * c2[i];  // as in predicted_of_block, exactly
-        const int64_t bits = rounds[i] | 0x4330000000000000;
-        double shifted;
-        std::memcpy(&shifted, &bits, sizeof shifted);
-        const double promised = rate * (shifted - (kExactInteger - 1));
+        const double promised = rate * as_double_plus_one(rounds[i]);
         const double own = allowed - (promised - static_cast<double>(turns[i]) * units_per_turn);
         const int64_t less = own < slack ? -1 : 0, same = own == slack ? -1 : 0;
         const int64_t faster = mean + std::fabs(mean) < twice_time ? -1 : 0;
@@ -159,7 +161,7 @@ TURNOUT_VECTOR static bool has_more_urgent(const SingleArrays& arrays, const Sin
         all_rounds |= rounds[i];
         all_turns |= turns[i];
     }
-    return found || !is_exact(all_rounds, all_turns, terms);
+    return found || !is_exact(all_rounds, all_turns, rate, units_per_turn);
 }
 
 // Returns whether a client of the block, available or not, differs from a client with the values of `like`.

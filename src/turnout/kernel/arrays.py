@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError, TurnoutError
-from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.backend import compiled_kernel, kernel_threads
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -245,7 +245,7 @@ def _magnitude(array: FloatArray) -> float:
         return 0.0
     compiled = compiled_kernel()
     if compiled is not None and (array.flags.c_contiguous or array.flags.f_contiguous):
-        return float(compiled.magnitude(array.ravel(order="K")))
+        return float(compiled.magnitude(array.ravel(order="K"), kernel_threads(len(array))))
     return float(max(array.max(), -array.min()))
 
 

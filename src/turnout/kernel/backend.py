@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -14,6 +15,11 @@ from turnout.log import get_log
 
 _LOG = get_log(__name__)
 _requested: str | None = None
+_threads: str | None = None
+
+#: From so many clients on, the compiled kernel uses two threads.
+THREADED_CLIENTS = 200_000
+MAX_THREADS = 64
 
 
 def compiled_kernel() -> ModuleType | None:
@@ -25,6 +31,30 @@ def compiled_kernel() -> ModuleType | None:
     if _requested is None:
         _requested = os.environ.get("TURNOUT_KERNEL", "")
     return _load(_requested)
+
+
+def kernel_threads(clients: int) -> int:
+    """Returns the number of threads with which the compiled kernel selects from so many clients.
+
+    The environment variable TURNOUT_THREADS decides. Without it, a fleet of THREADED_CLIENTS uses two threads, unless
+    there is one core, OMP_NUM_THREADS is 1, as joblib and others set it in their workers, or the process is a worker
+    of `multiprocessing`. The number changes no result.
+    """
+    requested = _threads if _threads is not None else os.environ.get("TURNOUT_THREADS", "")
+    if requested:
+        if not (requested.isdecimal() and 0 < int(requested) <= MAX_THREADS):
+            raise KernelError(f"TURNOUT_THREADS must be a number from 1 to {MAX_THREADS}, not {requested!r}")
+        return int(requested)
+    if clients < THREADED_CLIENTS or os.environ.get("OMP_NUM_THREADS") == "1":
+        return 1
+    processes = sys.modules.get("multiprocessing.process")
+    is_worker = processes is not None and processes.parent_process() is not None
+    return 1 if is_worker else min(2, available_cores())
+
+
+def available_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def kernel_name() -> str:
@@ -43,15 +73,16 @@ def missing_kernel() -> str | None:
 
 
 @contextmanager
-def using_kernel(name: str) -> Iterator[None]:
-    """Uses the named kernel inside the `with` block, to compare both kernels in one process."""
-    global _requested
+def using_kernel(name: str, threads: int | None = None) -> Iterator[None]:
+    """Uses the named kernel, with so many threads, inside the `with` block, to compare them in one process."""
+    global _requested, _threads
     _load(name)
-    before, _requested = _requested, name
+    before = _requested, _threads
+    _requested, _threads = name, None if threads is None else str(threads)
     try:
         yield
     finally:
-        _requested = before
+        _requested, _threads = before
 
 
 @functools.cache

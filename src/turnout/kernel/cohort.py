@@ -42,7 +42,7 @@ from turnout.kernel.arrays import (
     require_length,
     smallest,
 )
-from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.backend import compiled_kernel, kernel_threads
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.exchange_time import ExchangeTimeModel
 
@@ -136,7 +136,8 @@ def cohort_of_times(
     if compiled is None or order is not None:
         return numpy_cohort(times, owed, size, speed_weight, available, floor=floor, order=order)
     mask = available.view(np.uint8)
-    return SolvedCohort(*compiled.cohort_of_times(times, *owed, mask, size, speed_weight, floor))
+    threads = kernel_threads(len(times))
+    return SolvedCohort(*compiled.cohort_of_times(times, *owed, mask, size, speed_weight, floor, threads))
 
 
 def cohort_of_contexts(
@@ -165,10 +166,9 @@ def cohort_of_contexts(
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(model.optimistic(contexts, exploration), owed, size, speed_weight, available)
+    mask, threads = available.view(np.uint8), kernel_threads(len(contexts))
     return SolvedCohort(
-        *compiled.cohort_of_contexts(
-            contexts, model.bank, exploration, *owed, available.view(np.uint8), size, speed_weight
-        )
+        *compiled.cohort_of_contexts(contexts, model.bank, exploration, *owed, mask, size, speed_weight, threads)
     )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, at_rows
-from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.backend import compiled_kernel, kernel_threads
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, SolvedCohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -237,8 +237,9 @@ def paced_cohort_of_contexts(
         times = model.optimistic(contexts, exploration)[rows]
         prices = pace.prices(rows, *usual.terms(model, mean, rows), places)
         return _numpy_paced(rows, times, prices, pace, size)
+    mask, threads = available.view(np.uint8), kernel_threads(len(contexts))
     cohort, urgent = compiled.paced_cohort_of_contexts(
-        contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), available.view(np.uint8), size
+        contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), mask, size, threads
     )
     return PacedCohort(SolvedCohort(*cohort), urgent)
 
@@ -263,9 +264,8 @@ def paced_cohort_of_times(
         rows = np.flatnonzero(available)
         prices = pace.prices(rows, usual_times[rows], 1.0, places)
         return _numpy_paced(rows, times[rows], prices, pace, size)
-    cohort, urgent = compiled.paced_cohort_of_times(
-        times, usual_times, pace.kernel_terms(places), available.view(np.uint8), size
-    )
+    mask, threads = available.view(np.uint8), kernel_threads(len(times))
+    cohort, urgent = compiled.paced_cohort_of_times(times, usual_times, pace.kernel_terms(places), mask, size, threads)
     return PacedCohort(SolvedCohort(*cohort), urgent)
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
-from turnout.lab.runs.executors import Executor, available_cores
+from turnout.kernel.backend import available_cores
+from turnout.lab.runs.executors import Executor
 
 #: How long to wait for an answer of a cluster, in seconds.
 ANSWER_SECONDS = 10.0

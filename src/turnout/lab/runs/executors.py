@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import threading
 import warnings
@@ -13,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
+from turnout.kernel.backend import available_cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -110,8 +110,3 @@ def ignored_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def available_cores() -> int:
-    """Returns the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

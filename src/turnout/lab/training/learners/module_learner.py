@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
-from turnout.lab.runs.executors import available_cores
+from turnout.kernel.backend import available_cores
 from turnout.lab.training.datasets import Dataset
 from turnout.lab.training.learners.base import Cohort, Learner, Training, TrainingResult, average_models, held_items
 from turnout.lab.training.learners.client_loop import Task, WorkerPool, can_fork, forkable
