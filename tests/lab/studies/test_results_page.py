@@ -305,6 +305,90 @@ def test_the_results_say_where_fair_pace_is_less_accurate_and_where_a_promise_wa
     assert "in two panels of Fashion-MNIST somebody was 2.2 turns behind" in text
 
 
+def page(name: str) -> str:
+    """Returns a page of the documentation, with single spaces instead of line breaks."""
+    return " ".join((ROOT / name).read_text().split())
+
+
+def test_the_readme_shows_the_stored_times_to_accuracy() -> None:
+    labels = {
+        "**FairPace**, rate 0.05, value": "FairPace 0.05, value",
+        "FairPace, rate 0.15, value": "FairPace 0.15, value",
+        "RBCS-F, speed weight 20": "RBCS-F, weight 20",
+        "random selection": "random",
+    }
+    columns = {"minutes_to_80": 1, "minutes_to_90": 1, "minutes_to_95": 1, "final_accuracy": 3, "largest_shortfall": 2}
+    text = (ROOT / "README.md").read_text()
+    rows = text[text.index("| min to 80 %") :].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(labels) + 1
+    for label, *cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows):
+        values = [timed("cifar-10", "1", labels.get(label, label), column) for column in columns]
+        shown = [f"{number:.{digits}f}" for number, digits in zip(values, columns.values(), strict=True)]
+        assert [cell.removesuffix(" turns") for cell in cells] == shown, label
+
+
+def test_the_price_of_fairness_is_that_of_the_stored_runs() -> None:
+    rows = table_rows((ROOT / "docs" / "tuning.md").read_text(), "minutes to 95 % | 0 | 0.02 | 0.05 | 0.1 | 0.15 | 0.2")
+    names = {"CIFAR-10": "cifar-10", "Fashion-MNIST": "fashion-mnist"}
+    rates = (0, 0.02, 0.05, 0.1, 0.15, 0.2)
+    slower, faster = [], []
+    for label, *cells in rows:
+        dataset, panel = label.split(", ")
+        panel = "0.1, speed by class" if panel == "by class" else panel.removeprefix("gamma ")
+        key = (names[dataset], panel)
+        minutes = [priced(*key, rate, "minutes_to_95") for rate in rates]
+        random = timed(*key, "random", "minutes_to_95")
+        assert cells == [f"{number:.1f}" for number in (*minutes, random)], label
+        slower.append(minutes[-1] / minutes[0])
+        faster.append(minutes[-1] / random)
+        bands = [priced(*key, rate, "minutes_to_95_band") for rate in (0, 0.05)]
+        assert abs(minutes[2] - minutes[0]) <= sum(bands), label
+        none, equal = (priced(*key, rate, "final_accuracy") for rate in (0, 0.2))
+        assert none < equal, label
+        assert abs(equal - timed(*key, "random", "final_accuracy")) <= 0.01, label
+        assert priced(*key, 0.05, "largest_shortfall") <= 1.75
+    assert len(rows) == 6
+    text = page("docs/tuning.md")
+    assert f"takes {min(slower):.1f} to {max(slower):.1f} times as long as no promise" in text
+    assert f"in {min(faster):.2f} to {max(faster):.2f} of its time" in text
+    ends = [priced("cifar-10", "1", rate, "final_accuracy") for rate in (0.2, 0)]
+    assert "{:.3f} instead of {:.3f} on CIFAR-10 with gamma 1".format(*ends) in text
+
+
+def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> None:
+    text, pages = page("docs/fair-pace.md"), page("docs/which-policy.md")
+    marks = "".join(
+        marks_of(folder, ["ahead of FairPace without value"], ("time-to-accuracy",)) for folder in PACE.values()
+    )
+    assert (marks.count("✓"), marks.count("✗")) == (6, 0)
+    assert "in six of ten panels with confidence, and later in none" in text
+    own, plain = (
+        {column: timed("cifar-10", "1", label, column) for column in ("minutes_to_95", "final_accuracy", "minutes")}
+        for label in ("FairPace 0.05, value", "FairPace 0.05")
+    )
+    assert f"after {own['minutes_to_95']:.1f} minutes instead of {plain['minutes_to_95']:.1f}" in text
+    assert f"of {own['final_accuracy']:.3f} instead of {plain['final_accuracy']:.3f}" in text
+    assert f"take {own['minutes']:.0f} instead of {plain['minutes']:.0f} minutes at 0.05" in text
+    high = [timed("cifar-10", "1", label, "minutes") for label in ("FairPace 0.15, value", "FairPace 0.15")]
+    assert "{:.0f} instead of {:.0f} at 0.15".format(*high) in text
+    for dataset in DATASETS:
+        for gamma in PANELS:
+            for column in ("minutes_to_80", "minutes_to_90", "minutes_to_95", "final_accuracy"):
+                labels = ("FairPace 0.15, value", "FairPace 0.15")
+                means, bands = (
+                    [timed(dataset, gamma, label, column + end) for label in labels] for end in ("", "_band")
+                )
+                assert abs(means[0] - means[1]) <= sum(bands), (dataset, gamma, column)
+            early = [timed(dataset, gamma, label, "minutes_to_80") for label in ("RBCS-F, weight 20", "FairPace 0.15")]
+            assert early[0] < early[1], (dataset, gamma)
+    slots = {row["contender"]: float(row["minutes_to_target"]) for row in table("async/cifar-10/slots.csv")}
+    shares = [(slots[f"FairPace, {share} %, value"], slots[f"FairPace, {share} %"]) for share in (50, 75, 95)]
+    assert all(valued < without for valued, without in shares)
+    assert "{:.1f} minutes instead of {:.1f} at half of an equal share".format(*shares[0]) in text
+    late = [timed("cifar-10", "1", label, "minutes_to_95") for label in ("FairPace 0.05, value", "Oort", "random")]
+    assert "after {:.1f} min, Oort {:.1f}, random {:.1f}".format(*late) in pages
+
+
 def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None:
     text = " ".join(section("Does fairness improve the final model?").split())
     name, weight = "RBCS-F ahead of FedCS(3) in rounds", "RBCS-F, weight 50"
