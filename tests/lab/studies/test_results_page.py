@@ -22,9 +22,9 @@ NUMBER = re.compile(r"(?<![\w=.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
 
 
 @cache
-def claims_in(folder: str) -> list[dict[str, Any]]:
+def claims_in(folder: str, experiments: Sequence[str] = ()) -> list[dict[str, Any]]:
     claims: list[dict[str, Any]] = json.loads((RESULTS / folder / "claims.json").read_text())
-    return claims
+    return [claim for claim in claims if not experiments or claim["experiment"] in experiments]
 
 
 def stored_claims(experiment: str) -> list[dict[str, Any]]:
@@ -95,7 +95,6 @@ def test_a_wrong_number_would_be_noticed() -> None:
 MARKS = {"holds": "✓", "not decided": "?", "does not hold": "✗"}
 DATASETS = ("fashion-mnist", "cifar-10")
 WEIGHTS = [f"RBCS-F, weight {weight}" for weight in (1, 5, 20, 50)]
-PACE = "FairPace, tolerance 2"
 #: Digits that are part of a name, not measurements.
 NAMES = re.compile(
     r"CIFAR-10|FedCS\(3\)|gamma_1 = \d+(?:, \d+)*|weights? \d+(?:, \d+)*|parts? \d+(?: to \d+)?|"
@@ -119,18 +118,32 @@ ACCURACY_CLAIMS = {
     "… and in each of ten": ["weight 20 beats 50 all the time"],
 }
 PACE_CLAIMS = {
-    "the final accuracy of FairPace": ["FairPace above RBCS-F 20 and FedCS"],
-    "random has a higher": ["random above FairPace"],
-    "FairPace reaches 90 %": ["FairPace ahead of random"],
-    "… before RBCS-F at weight 1": ["FairPace ahead of RBCS-F 1"],
-    "… before RBCS-F at weight 20": ["FairPace ahead of RBCS-F 20"],
-    "all 500 rounds": ["shorter than random and RBCS-F 1"],
+    "FairPace 0.05 takes at most 0.9": ["in 0.9 of Oort's time"],
+    "… less than RBCS-F at weight 20": ["ahead of RBCS-F 20"],
+    "… less than Oort with": ["ahead of Oort with a guarantee"],
+    "… less than without value": ["ahead of FairPace without value"],
+    "FairPace 0.15 takes less than random": ["FairPace 0.15 ahead of random"],
+    "… is at most 0.01 less accurate": ["as accurate as random"],
+    "… is more accurate than RBCS-F": ["more accurate than RBCS-F 20"],
+    "… has shorter rounds": ["shorter than random"],
+    "with 0.05 and 0.15, nobody": ["promise kept"],
 }
-#: The heading, the claims and the folders of each study that trains.
+PRICE_CLAIMS = {
+    "a larger rate takes longer": ["a larger rate takes longer"],
+    "an equal share (0.2) takes less": ["an equal share ahead of random"],
+    "… is at most 0.01 less accurate": ["as accurate as random"],
+    "… is more accurate than no promise": ["an equal share more accurate than no promise"],
+    "at all five rates, nobody": ["promise kept"],
+}
+PACE = {dataset: f"fair-pace/{dataset}" for dataset in DATASETS}
+#: The heading, the experiments, the claims and the folders of each study that trains.
 STUDIES = {
-    "accuracy": ("Does fairness improve the final model?", ACCURACY_CLAIMS, DATASETS),
-    "fair-pace": ("Training with FairPace", PACE_CLAIMS, tuple(f"fair-pace/{dataset}" for dataset in DATASETS)),
+    "accuracy": ("Does fairness improve the final model?", GROUPS["accuracy"], ACCURACY_CLAIMS, DATASETS),
+    "time": ("Time to accuracy", ("time-to-accuracy",), PACE_CLAIMS, (*PACE.values(),)),
+    "price": ("Time to accuracy", ("price-of-fairness",), PRICE_CLAIMS, (*PACE.values(),)),
 }
+#: The panels of the table of minutes, in the order of its columns.
+PANELS = ("0.1", "0.3", "1", "iid", "0.1, speed by class")
 
 
 @cache
@@ -158,24 +171,24 @@ def study_rows(heading: str, experiments: Sequence[str]) -> list[list[str]]:
     return [row[:-1] for row in cells if row[-1].strip("`") in experiments]
 
 
-def marks_of(folder: str, names: Sequence[str]) -> str:
+def marks_of(folder: str, names: Sequence[str], experiments: tuple[str, ...]) -> str:
     """Returns the verdicts of these claims, one for each panel, which are the same for all names."""
-    (marks,) = {
-        " ".join(MARKS[claim["verdict"]] for claim in claims_in(folder) if claim["name"] == name) for name in names
-    }
+    claims = claims_in(folder, experiments)
+    (marks,) = {" ".join(MARKS[claim["verdict"]] for claim in claims if claim["name"] == name) for name in names}
     return marks
 
 
-def wrong_marks(rows: Sequence[Sequence[str]], claims: dict[str, list[str]], folders: Sequence[str]) -> list[str]:
+def wrong_marks(study: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the claims whose cells do not show the stored verdicts; every row has to be expected, in this order."""
+    _, experiments, claims, folders = STUDIES[study]
     assert len(rows) == len(claims)
     wrong = []
     for (claim, *marks, _), (start, names) in zip(rows, claims.items(), strict=True):
         assert claim.startswith(start)
         if names == ["stronger on CIFAR-10"]:  # it compares both datasets and is stored with them
-            expected = ["", marks_of("fairness-impact", names)]
+            expected = ["", marks_of("fairness-impact", names, experiments)]
         else:
-            expected = [marks_of(folder, names) for folder in folders]
+            expected = [marks_of(folder, names, experiments) for folder in folders]
         wrong += [] if marks == expected else [start]
     return wrong
 
@@ -197,11 +210,11 @@ def measured(dataset: str, contender: str, column: str, gamma: str = "10") -> fl
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_marks_and_numbers_of_a_study_that_trains_are_the_stored_ones(study: str) -> None:
-    (heading, claims, folders), rows = STUDIES[study], study_rows(STUDIES[study][0], GROUPS[study])
-    assert wrong_marks(rows, claims, folders) == []
-    stored = [
-        claim for folder in (*folders, *(["fairness-impact"] * (study == "accuracy"))) for claim in claims_in(folder)
-    ]
+    heading, experiments, claims, folders = STUDIES[study]
+    rows = study_rows(heading, experiments)
+    assert wrong_marks(study, rows) == []
+    read = (*folders, *(["fairness-impact"] * (study == "accuracy")))
+    stored = [claim for folder in read for claim in claims_in(folder, experiments)]
     assert {claim["name"] for claim in stored} == {name for names in claims.values() for name in names}, heading
     for (cell, *_, numbers), names in zip(rows, claims.values(), strict=True):
         assert unknown_numbers(NAMES.sub("", numbers), [claim for claim in stored if claim["name"] in names]) == [], (
@@ -211,24 +224,169 @@ def test_the_marks_and_numbers_of_a_study_that_trains_are_the_stored_ones(study:
 
 def test_wrong_marks_and_numbers_would_be_noticed() -> None:
     first, *others = study_rows(STUDIES["accuracy"][0], GROUPS["accuracy"])
-    assert wrong_marks([[first[0], "? ? ?", "? ✓ ?", first[3]], *others], ACCURACY_CLAIMS, DATASETS) == [
-        "more even selection"
-    ]
+    assert wrong_marks("accuracy", [[first[0], "? ? ?", "? ✓ ?", first[3]], *others]) == ["more even selection"]
     assert differences("CIFAR-10: 0.58, 12 at weights 1, 5", [0.5849, 11.6]) == []
     assert differences("CIFAR-10: 0.58, 12", [0.5861, 11.6]) == ["0.58 is 0.5861"]
     assert differences("0.58 and 0.62", [0.62, 0.58]) == ["0.58 is 0.62", "0.62 is 0.58"]
 
 
-def test_shares_and_shortfalls_in_the_text_are_the_stored_ones() -> None:
-    text = " ".join(section("Training with FairPace").split())
-    sentence = text.partition("(of all seeds): ")[2].partition(". FairPace serves")[0]
-    contenders = [PACE, "RBCS-F, weight 1", "RBCS-F, weight 20", "random", "FedCS(3)"]
-    columns = ("least_share_of_all_rounds", "largest_shortfall_in_turns")
+def timed(dataset: str, gamma: str, contender: str, column: str) -> float:
+    return value(f"{PACE[dataset]}/time-to-accuracy.csv", gamma, contender, column)
+
+
+def priced(dataset: str, gamma: str, rate: float, column: str) -> float:
+    return value(f"{PACE[dataset]}/price-of-fairness.csv", gamma, f"FairPace {rate:g}, value", column)
+
+
+def table_rows(text: str, first: str) -> list[list[str]]:
+    """Returns the rows of the table whose first heading is this."""
+    lines = text[text.index(f"| {first} |") :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_of_minutes_shows_the_stored_times_and_the_largest_shortfalls() -> None:
+    rows = table_rows(section("Time to accuracy"), "minutes to 95 %")
+    assert [row[0] for row in rows if "FairPace" in row[0]] == [*PACE_CONTENDERS]
+    panels = [(dataset, gamma) for dataset in reversed(DATASETS) for gamma in PANELS]
+    for label, *cells, shortfall in rows:
+        assert len(cells) == len(panels)
+        for cell, (dataset, gamma) in zip(cells, panels, strict=True):
+            least = "≥ " * bool(timed(dataset, gamma, label, "never_at_95"))
+            assert cell == f"{least}{timed(dataset, gamma, label, 'minutes_to_95'):.1f}", (label, dataset, gamma)
+        assert float(shortfall) == max(timed(*panel, label, "largest_shortfall") for panel in panels), label
+
+
+PACE_CONTENDERS = ("FairPace 0.05", "FairPace 0.15", "FairPace 0.05, value", "FairPace 0.15, value")
+
+
+def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_more() -> None:
+    text = " ".join(section("Time to accuracy").split())
+    share = {
+        (dataset, gamma): timed(dataset, gamma, "FairPace 0.05, value", "minutes_to_95")
+        / timed(dataset, gamma, "Oort", "minutes_to_95")
+        for dataset in DATASETS
+        for gamma in PANELS
+    }
+    slower = {panel for panel, ratio in share.items() if ratio > 0.9}
+    assert slower == {("cifar-10", "0.1"), ("fashion-mnist", "0.1"), ("fashion-mnist", "0.3")}
+    assert "at most 0.9 of Oort's time in seven of ten panels" in text
+    first, second, third = (share["cifar-10", "0.1"], share["fashion-mnist", "0.1"], share["fashion-mnist", "0.3"])
+    assert f"({first:.2f} times on CIFAR-10, {second:.2f} on Fashion-MNIST)" in text
+    assert f"gamma 0.3 on Fashion-MNIST ({third:.2f})" in text
+    oort = {dataset: timed(dataset, "0.1", "Oort", "minutes_to_95") for dataset in DATASETS}
+    guarded = {dataset: timed(dataset, "0.1", "Oort + guarantee", "minutes_to_95") for dataset in DATASETS}
+    low = {dataset: priced(dataset, "0.1", 0.02, "minutes_to_95") / oort[dataset] for dataset in DATASETS}
+    worst = max(timed(dataset, gamma, "Oort", "largest_shortfall") for dataset in DATASETS for gamma in PANELS)
+    assert f"up to {worst:.0f} turns behind" in text
+    assert f"{guarded['cifar-10']:.1f} and {guarded['fashion-mnist']:.1f} minutes with gamma 0.1" in text
+    assert f"needs {low['cifar-10']:.2f} and {low['fashion-mnist']:.2f} of Oort's time" in text
+    marks = [marks_of(folder, ["in 0.9 of Oort's time"], ("time-to-accuracy",)) for folder in PACE.values()]
+    assert "✓" not in "".join(marks)  # "holds with confidence in none of them"
+
+
+def test_the_results_say_where_fair_pace_is_less_accurate_and_where_a_promise_was_not_kept() -> None:
+    text = " ".join(section("Time to accuracy").split())
+    (claim,) = [
+        claim
+        for claim in claims_in(PACE["cifar-10"], ("time-to-accuracy",))
+        if claim["name"] == "as accurate as random" and claim["verdict"] == "does not hold"
+    ]
+    assert claim["panel"].endswith("speed by class")
+    match = re.match(r"-(\S+) ± (\S+)$", claim["numbers"]["FairPace 0.15, value − random"])
+    assert match is not None
+    assert f"ends {float(match[1]):.3f} ± {match[2]} below random" in text
+    beyond = [
+        (dataset, row["largest_shortfall"])
+        for dataset, folder in PACE.items()
+        for row in table(f"{folder}/price-of-fairness.csv")
+        if float(row["largest_shortfall"]) > 2
+    ]
+    assert beyond == [("fashion-mnist", "2.2")] * 2
+    assert "in two panels of Fashion-MNIST somebody was 2.2 turns behind" in text
+
+
+def page(name: str) -> str:
+    """Returns a page of the documentation, with single spaces instead of line breaks."""
+    return " ".join((ROOT / name).read_text().split())
+
+
+def test_the_readme_shows_the_stored_times_to_accuracy() -> None:
+    labels = {
+        "**FairPace**, rate 0.05, value": "FairPace 0.05, value",
+        "FairPace, rate 0.15, value": "FairPace 0.15, value",
+        "RBCS-F, speed weight 20": "RBCS-F, weight 20",
+        "random selection": "random",
+    }
+    columns = {"minutes_to_80": 1, "minutes_to_90": 1, "minutes_to_95": 1, "final_accuracy": 3, "largest_shortfall": 2}
+    text = (ROOT / "README.md").read_text()
+    rows = text[text.index("| min to 80 %") :].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(labels) + 1
+    for label, *cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows):
+        values = [timed("cifar-10", "1", labels.get(label, label), column) for column in columns]
+        shown = [f"{number:.{digits}f}" for number, digits in zip(values, columns.values(), strict=True)]
+        assert [cell.removesuffix(" turns") for cell in cells] == shown, label
+
+
+def test_the_price_of_fairness_is_that_of_the_stored_runs() -> None:
+    rows = table_rows((ROOT / "docs" / "tuning.md").read_text(), "minutes to 95 % | 0 | 0.02 | 0.05 | 0.1 | 0.15 | 0.2")
+    names = {"CIFAR-10": "cifar-10", "Fashion-MNIST": "fashion-mnist"}
+    rates = (0, 0.02, 0.05, 0.1, 0.15, 0.2)
+    slower, faster = [], []
+    for label, *cells in rows:
+        dataset, panel = label.split(", ")
+        panel = "0.1, speed by class" if panel == "by class" else panel.removeprefix("gamma ")
+        key = (names[dataset], panel)
+        minutes = [priced(*key, rate, "minutes_to_95") for rate in rates]
+        random = timed(*key, "random", "minutes_to_95")
+        assert cells == [f"{number:.1f}" for number in (*minutes, random)], label
+        slower.append(minutes[-1] / minutes[0])
+        faster.append(minutes[-1] / random)
+        bands = [priced(*key, rate, "minutes_to_95_band") for rate in (0, 0.05)]
+        assert abs(minutes[2] - minutes[0]) <= sum(bands), label
+        none, equal = (priced(*key, rate, "final_accuracy") for rate in (0, 0.2))
+        assert none < equal, label
+        assert abs(equal - timed(*key, "random", "final_accuracy")) <= 0.01, label
+        assert priced(*key, 0.05, "largest_shortfall") <= 1.75
+    assert len(rows) == 6
+    text = page("docs/tuning.md")
+    assert f"takes {min(slower):.1f} to {max(slower):.1f} times as long as no promise" in text
+    assert f"in {min(faster):.2f} to {max(faster):.2f} of its time" in text
+    ends = [priced("cifar-10", "1", rate, "final_accuracy") for rate in (0.2, 0)]
+    assert "{:.3f} instead of {:.3f} on CIFAR-10 with gamma 1".format(*ends) in text
+
+
+def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> None:
+    text, pages = page("docs/fair-pace.md"), page("docs/which-policy.md")
+    marks = "".join(
+        marks_of(folder, ["ahead of FairPace without value"], ("time-to-accuracy",)) for folder in PACE.values()
+    )
+    assert (marks.count("✓"), marks.count("✗")) == (6, 0)
+    assert "in six of ten panels with confidence, and later in none" in text
+    own, plain = (
+        {column: timed("cifar-10", "1", label, column) for column in ("minutes_to_95", "final_accuracy", "minutes")}
+        for label in ("FairPace 0.05, value", "FairPace 0.05")
+    )
+    assert f"after {own['minutes_to_95']:.1f} minutes instead of {plain['minutes_to_95']:.1f}" in text
+    assert f"of {own['final_accuracy']:.3f} instead of {plain['final_accuracy']:.3f}" in text
+    assert f"take {own['minutes']:.0f} instead of {plain['minutes']:.0f} minutes at 0.05" in text
+    high = [timed("cifar-10", "1", label, "minutes") for label in ("FairPace 0.15, value", "FairPace 0.15")]
+    assert "{:.0f} instead of {:.0f} at 0.15".format(*high) in text
     for dataset in DATASETS:
-        for gamma in ("1", "iid"):
-            file = f"fair-pace/{dataset}/pace-fairness.csv"
-            values = [value(file, gamma, contender, column) for contender in contenders for column in columns]
-            assert differences(sentence, values) == [], (dataset, gamma)
+        for gamma in PANELS:
+            for column in ("minutes_to_80", "minutes_to_90", "minutes_to_95", "final_accuracy"):
+                labels = ("FairPace 0.15, value", "FairPace 0.15")
+                means, bands = (
+                    [timed(dataset, gamma, label, column + end) for label in labels] for end in ("", "_band")
+                )
+                assert abs(means[0] - means[1]) <= sum(bands), (dataset, gamma, column)
+            early = [timed(dataset, gamma, label, "minutes_to_80") for label in ("RBCS-F, weight 20", "FairPace 0.15")]
+            assert early[0] < early[1], (dataset, gamma)
+    slots = {row["contender"]: float(row["minutes_to_target"]) for row in table("async/cifar-10/slots.csv")}
+    shares = [(slots[f"FairPace, {share} %, value"], slots[f"FairPace, {share} %"]) for share in (50, 75, 95)]
+    assert all(valued < without for valued, without in shares)
+    assert "{:.1f} minutes instead of {:.1f} at half of an equal share".format(*shares[0]) in text
+    late = [timed("cifar-10", "1", label, "minutes_to_95") for label in ("FairPace 0.05, value", "Oort", "random")]
+    assert "after {:.1f} min, Oort {:.1f}, random {:.1f}".format(*late) in pages
 
 
 def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None:

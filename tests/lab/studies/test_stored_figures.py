@@ -20,13 +20,13 @@ FIGURES = stored_figures()
 #: Figures of other datasets, worlds and studies, which are drawn in the same way as one of the others. The figures of
 #: the leaderboard are also drawn from runs (test_leaderboard.py).
 SIMILAR = (
-    *("digits/accuracy", "digits/fairness-impact", "cifar-10/pace-rounds", "numerical/training-time"),
+    *("digits/accuracy", "digits/fairness-impact", "cifar-10/time-to-accuracy", "numerical/training-time"),
     *("numerical/theory", "numerical/stability", "numerical/lemma", "leaderboard/traces"),
     *("fashion-mnist/accuracy", "cifar-10/accuracy", "fashion-mnist/fairness-impact", "cifar-10/fairness-impact"),
     "fairness-impact/fairness-impact",
-    *("fashion-mnist/pace", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),
+    *("fashion-mnist/price-of-fairness", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),
     *("digits/slots", "cifar-10/slots", "paper/slots", "phones-recorded"),
-    *("cifar-10/pace-time", "numerical/horizon", "numerical/pull-record", "numerical/queues", "numerical/trade-off"),
+    *("numerical/horizon", "numerical/pull-record", "numerical/queues", "numerical/trade-off"),
 )
 NAME = re.compile(r"\b[pmcC][0-9a-f]{10}\b|\bC\d+_\d+_[0-9a-f]{10}\b")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")

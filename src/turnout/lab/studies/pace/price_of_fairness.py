@@ -96,6 +96,6 @@ class PriceOfFairness(PaceExperiment):
                         axes.axhline(float(means[~own][0]), color=style.colour, linestyle=":", linewidth=1)
                     axes.set(title=task.dataset, ylabel=label)
             for axes in grid[-1]:
-                axes.set_xlabel("guaranteed rate, of all rounds")
+                axes.set(xlabel="guaranteed rate, of all rounds", xticks=RATES)
             legend_outside(drawn, grid[0][0], columns=3)
             return drawn
