@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import PromiseSummary
 from turnout.live import Scheduler, Turn
 from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, session_of
 
@@ -34,7 +34,7 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
 def describe_closed_round(
     scheduler: Scheduler,
     turns: Sequence[Turn],
-    certificate: Certificate | None,
+    promise: PromiseSummary | None,
     expected: Mapping[str, float],
     waited: float,
 ) -> str:
@@ -43,7 +43,7 @@ def describe_closed_round(
     Args:
         scheduler: The fleet.
         turns: The turns of the round.
-        certificate: What every client was promised and got, if anything was.
+        promise: The status of the promise, if there is one.
         expected: The predicted seconds of the clients whose times were learned before.
         waited: The seconds that the server waited, for replies and for failures.
     """
@@ -59,8 +59,8 @@ def describe_closed_round(
         clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
         if clients:
             parts.append(f"{kind} {join_first(clients)}")
-    if certificate is not None:
-        parts.append(f"promise {certificate.summary().sentence(scheduler.clients.__getitem__)}")
+    if promise is not None:
+        parts.append(f"promise {promise.sentence(scheduler.clients.__getitem__)}")
     return "; ".join(parts)
 
 

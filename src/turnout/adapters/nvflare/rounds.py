@@ -241,7 +241,6 @@ class FleetRounds:
         self._round = None
         self.scheduler.close_round(after=waited or None)
         number, certificate = current.opened.round, session_of(self.scheduler).certificate()
-        text = describe_closed_round(
-            self.scheduler, self.scheduler.history(round=number), certificate, expected, waited or 0.0
-        )
+        promise, turns = certificate and certificate.summary(), self.scheduler.history(round=number)
+        text = describe_closed_round(self.scheduler, turns, promise, expected, waited or 0.0)
         log.info("turnout: round %d %s", number, text)

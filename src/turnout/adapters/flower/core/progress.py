@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from turnout.adapters.common.round_texts import describe_closed_round
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.log import get_log
@@ -135,8 +135,8 @@ def summarize_round(
         expected: the predicted seconds of the clients.
         waited: the seconds that the server waited, for replies and for failures.
     """
-    turns = scheduler.history(round=round)
-    certificate = session_of(scheduler).certificate()
+    turns, certificate = scheduler.history(round=round), session_of(scheduler).certificate()
+    promise = None if certificate is None else certificate.summary()
     metrics = {
         f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,
         f"{OWN_PREFIX}asked": float(len(turns)),
@@ -144,17 +144,16 @@ def summarize_round(
     }
     if len(expected) == len(turns) > 0:
         metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
-    metrics |= promise_metrics(certificate)
-    return describe_closed_round(scheduler, turns, certificate, expected, waited), metrics
+    metrics |= promise_metrics(certificate, promise)
+    return describe_closed_round(scheduler, turns, promise, expected, waited), metrics
 
 
-def promise_metrics(certificate: Certificate | None) -> dict[str, float]:
+def promise_metrics(certificate: Certificate | None, promise: PromiseSummary | None) -> dict[str, float]:
     """Returns the status of the promise as numbers; none if nothing is guaranteed, or if there are no clients."""
-    if certificate is None or not len(certificate.turns):
+    if certificate is None or promise is None or not len(certificate.turns):
         return {}
-    status = certificate.summary()
     return {
-        f"{OWN_PREFIX}most-behind-turns": status.worst_behind,
-        f"{OWN_PREFIX}broken-promises": float(status.broken),
+        f"{OWN_PREFIX}most-behind-turns": promise.worst_behind,
+        f"{OWN_PREFIX}broken-promises": float(promise.broken),
         f"{OWN_PREFIX}fewest-turns": float(certificate.turns.min()),
     }

@@ -80,9 +80,10 @@ class Version:
             text += f" with a mean staleness of {mean:.2f}"
         if self.failures:
             text += f"; failed {join_first([f'{client}: {why}' for client, why in self.failures])}"
-        if certificate is not None:
-            text += f"; promise {certificate.summary().sentence(scheduler.clients.__getitem__)}"
-        return text, metrics | promise_metrics(certificate)
+        promise = None if certificate is None else certificate.summary()
+        if promise is not None:
+            text += f"; promise {promise.sentence(scheduler.clients.__getitem__)}"
+        return text, metrics | promise_metrics(certificate, promise)
 
 
 class SlotExchange(ReplyIntake):
