@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from turnout.adapters.common.round_texts import describe_closed_round
-from turnout.kernel.certificate import Certificate, PromiseSummary
+from turnout.adapters.common.round_texts import summarize_round
 from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.log import get_log
@@ -120,40 +118,3 @@ def metrics_of(record: MetricRecord | None) -> dict[str, Any]:
     """Converts a MetricRecord to a dict that can be serialised as JSON."""
     metrics = {} if record is None else record
     return {name: list(value) if isinstance(value, list) else value for name, value in metrics.items()}
-
-
-def summarize_round(
-    scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float
-) -> tuple[str, dict[str, float]]:
-    """Summarises a closed round in one sentence, and as numbers, which are added to the round's training metrics.
-
-    It tells its duration, its slowest client, missing clients, and the status of the promise.
-
-    Args:
-        scheduler: the fleet.
-        round: the round of the fleet.
-        expected: the predicted seconds of the clients.
-        waited: the seconds that the server waited, for replies and for failures.
-    """
-    turns, certificate = scheduler.history(round=round), session_of(scheduler).certificate()
-    promise = None if certificate is None else certificate.summary()
-    metrics = {
-        f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,
-        f"{OWN_PREFIX}asked": float(len(turns)),
-        f"{OWN_PREFIX}arrived": float(sum(turn.kind == "arrived" for turn in turns)),
-    }
-    if len(expected) == len(turns) > 0:
-        metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
-    metrics |= promise_metrics(certificate, promise)
-    return describe_closed_round(scheduler, turns, promise, expected, waited), metrics
-
-
-def promise_metrics(certificate: Certificate | None, promise: PromiseSummary | None) -> dict[str, float]:
-    """Returns the status of the promise as numbers; none if nothing is guaranteed, or if there are no clients."""
-    if certificate is None or promise is None or not len(certificate.turns):
-        return {}
-    return {
-        f"{OWN_PREFIX}most-behind-turns": promise.worst_behind,
-        f"{OWN_PREFIX}broken-promises": float(promise.broken),
-        f"{OWN_PREFIX}fewest-turns": float(certificate.turns.min()),
-    }
