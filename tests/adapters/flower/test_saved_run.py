@@ -205,7 +205,7 @@ def test_a_newer_format_is_refused(files: RunFiles, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as later:
         later.setattr("turnout.adapters.flower.resume.saved_run.FORMAT", 99)
         files.write(run_with())
-    with pytest.raises(StateError, match="its format is 99, this version reads 2"):
+    with pytest.raises(StateError, match="its format is 99, this version reads 1"):
         files.read()
 
 

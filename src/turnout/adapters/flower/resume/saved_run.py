@@ -16,7 +16,7 @@ from turnout.adapters.flower.resume.packing import Packer
 from turnout.errors import StateError
 from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, read_model
 
-FORMAT = 2
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
