@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.kernel.certificate import Certificate
-from turnout.live import Scheduler, Turn
+from turnout.live import Scheduler
 from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, session_of
+from turnout.storage.training_log import OWN_PREFIX
 
 MAX_LISTED = 10  # clients named in one log line
 
@@ -31,23 +31,21 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
     return join_first(clients, len(cohort))
 
 
-def describe_closed_round(
-    scheduler: Scheduler,
-    turns: Sequence[Turn],
-    certificate: Certificate | None,
-    expected: Mapping[str, float],
-    waited: float,
-) -> str:
-    """Returns a text with the round's duration, its slowest client, missing clients, and the status of the promise.
+def summarize_round(
+    scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float
+) -> tuple[str, dict[str, float]]:
+    """Returns a text about a closed round, and numbers for the metrics of the round.
+
+    They tell its duration, its slowest client, missing clients, and the status of the promise.
 
     Args:
         scheduler: The fleet.
-        turns: The turns of the round.
-        certificate: What every client was promised and got, if anything was.
+        round: The round of the fleet.
         expected: The predicted seconds of the clients whose times were learned before.
         waited: The seconds that the server waited, for replies and for failures.
     """
-    times = {turn.id: turn.seconds for turn in turns if turn.kind == KINDS[ARRIVED] and turn.seconds is not None}
+    turns, arrived = scheduler.history(round=round), KINDS[ARRIVED]
+    times = {turn.id: turn.seconds for turn in turns if turn.kind == arrived and turn.seconds is not None}
     parts = [f"took {waited:.1f} s" if turns else "had no participants"]
     if times:
         slowest = max(times, key=lambda client: times[client])
@@ -59,9 +57,28 @@ def describe_closed_round(
         clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
         if clients:
             parts.append(f"{kind} {join_first(clients)}")
-    if certificate is not None:
-        parts.append(f"promise {certificate.summary().sentence(scheduler.clients.__getitem__)}")
-    return "; ".join(parts)
+    metrics = {
+        f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,
+        f"{OWN_PREFIX}asked": float(len(turns)),
+        f"{OWN_PREFIX}arrived": float(sum(turn.kind == arrived for turn in turns)),
+    }
+    if len(expected) == len(turns) > 0:
+        metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
+    promise, status = summarize_promise(scheduler)
+    return "; ".join([*parts, *promise]), metrics | status
+
+
+def summarize_promise(scheduler: Scheduler) -> tuple[list[str], dict[str, float]]:
+    """Returns a text about the promise, and its status as numbers; nothing if there is none."""
+    certificate = session_of(scheduler).certificate()
+    if certificate is None:
+        return [], {}
+    promise, metrics = certificate.summary(), dict[str, float]()
+    if len(certificate.turns):
+        metrics[f"{OWN_PREFIX}most-behind-turns"] = promise.worst_behind
+        metrics[f"{OWN_PREFIX}broken-promises"] = float(promise.broken)
+        metrics[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
+    return [f"promise {promise.sentence(scheduler.clients.__getitem__)}"], metrics
 
 
 def join_first(items: Sequence[str], count: int | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from nvflare.apis.controller_spec import TaskCompletionStatus
 
 from turnout.adapters.common.restart import take_over_round
-from turnout.adapters.common.round_texts import describe_closed_round, describe_selection
+from turnout.adapters.common.round_texts import describe_selection, summarize_round
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
 from turnout.live import Scheduler
@@ -240,8 +240,6 @@ class FleetRounds:
         expected = session_of(self.scheduler).predicted_seconds()
         self._round = None
         self.scheduler.close_round(after=waited or None)
-        number, certificate = current.opened.round, session_of(self.scheduler).certificate()
-        text = describe_closed_round(
-            self.scheduler, self.scheduler.history(round=number), certificate, expected, waited or 0.0
-        )
+        number = current.opened.round
+        text, _ = summarize_round(self.scheduler, number, expected, waited or 0.0)
         log.info("turnout: round %d %s", number, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
@@ -55,18 +55,22 @@ class ReplyJudge(Judge):
         super().__init__()
         self.weight_key, self.needed = weight_key, needed
         self._usual: Form | None = None  # of the replies so far
+        self._sent: tuple[RecordDict, list[Shapes]] | None = None  # all messages of a round have the same content
         self._undecided: dict[str, Form] = {}
 
     def add(self, key: str, sent: RecordDict, reply: RecordDict) -> str | None:
         """Adds a reply; returns what is wrong with its content, or None."""
         problem = self._problem(sent, reply)
         if problem is None:
-            self._undecided[key] = _form(sent, reply)
+            if self._sent is None or self._sent[0] is not sent:
+                arrays = [record for record in sent.values() if isinstance(record, ArrayRecord)]
+                self._sent = sent, [_record_shapes(record) for record in arrays]
+            self._undecided[key] = _form(self._sent[1], reply)
         return problem
 
     def settle(self, *, is_final: bool) -> tuple[list[str], dict[str, str]]:
         """Returns the clients whose replies are accepted, and why others are refused, since the last call."""
-        form = self._expected_form(is_final)
+        form, self._sent = self._expected_form(is_final), None
         if form is None and not is_final:
             return [], {}
         self._usual = form or self._usual
@@ -104,14 +108,14 @@ class ReplyJudge(Judge):
         return None
 
 
-def _form(sent: RecordDict, reply: RecordDict) -> Form:
+def _form(expected: Sequence[Shapes], reply: RecordDict) -> Form:
+    """Returns the form of the reply to a message whose model has these shapes."""
     arrays, metrics = [], []
     for name, record in reply.items():
         if isinstance(record, ArrayRecord):
             arrays.append((name, _record_shapes(record)))
         elif isinstance(record, MetricRecord):
             metrics.append((name, tuple(sorted(record))))
-    expected = [_record_shapes(record) for record in sent.values() if isinstance(record, ArrayRecord)]
     has_model = any(shapes in expected for _, shapes in arrays) if arrays else not expected
     is_as_sent = has_model and len(arrays) <= 1
     return Form(None if is_as_sent else tuple(sorted(arrays)), tuple(sorted(metrics)), has_model)

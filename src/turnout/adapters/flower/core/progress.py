@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from turnout.adapters.common.round_texts import describe_closed_round
-from turnout.kernel.certificate import Certificate
+from turnout.adapters.common.round_texts import summarize_round
 from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.log import get_log
@@ -29,6 +27,7 @@ class EndedRound:
         metrics: the metrics of the strategy.
         waited: the duration of the round in seconds.
         expected: the predicted seconds of the clients.
+        unreported: what `Scheduler.report_many` gets of its replies when it is closed.
     """
 
     server_round: int
@@ -36,6 +35,7 @@ class EndedRound:
     metrics: dict[str, Any] = field(default_factory=dict)
     waited: float = 0.0
     expected: dict[str, float] = field(default_factory=dict)
+    unreported: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Progress:
@@ -104,7 +104,10 @@ class Progress:
         if self._scheduler.settings.has_rounds:
             opened = self._scheduler.open_round
             if opened is not None and opened.round == ended.fleet_round:
-                self._scheduler.close_round(after=ended.waited or None)
+                with self._scheduler.group():
+                    if ended.unreported:
+                        self._scheduler.report_many(**ended.unreported, round=opened.round)
+                    self._scheduler.close_round(after=ended.waited or None)
             text, own = summarize_round(self._scheduler, ended.fleet_round, ended.expected, ended.waited)
             log.info("turnout: round %d %s", ended.server_round, text)
         self.last = ended.server_round
@@ -115,41 +118,3 @@ def metrics_of(record: MetricRecord | None) -> dict[str, Any]:
     """Converts a MetricRecord to a dict that can be serialised as JSON."""
     metrics = {} if record is None else record
     return {name: list(value) if isinstance(value, list) else value for name, value in metrics.items()}
-
-
-def summarize_round(
-    scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float
-) -> tuple[str, dict[str, float]]:
-    """Summarises a closed round in one sentence, and as numbers, which are added to the round's training metrics.
-
-    It tells its duration, its slowest client, missing clients, and the status of the promise.
-
-    Args:
-        scheduler: the fleet.
-        round: the round of the fleet.
-        expected: the predicted seconds of the clients.
-        waited: the seconds that the server waited, for replies and for failures.
-    """
-    turns = scheduler.history(round=round)
-    certificate = session_of(scheduler).certificate()
-    metrics = {
-        f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,
-        f"{OWN_PREFIX}asked": float(len(turns)),
-        f"{OWN_PREFIX}arrived": float(sum(turn.kind == "arrived" for turn in turns)),
-    }
-    if len(expected) == len(turns) > 0:
-        metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
-    metrics |= promise_metrics(certificate)
-    return describe_closed_round(scheduler, turns, certificate, expected, waited), metrics
-
-
-def promise_metrics(certificate: Certificate | None) -> dict[str, float]:
-    """Returns the status of the promise as numbers; none if nothing is guaranteed, or if there are no clients."""
-    if certificate is None or not len(certificate.turns):
-        return {}
-    status = certificate.summary()
-    return {
-        f"{OWN_PREFIX}most-behind-turns": status.worst_behind,
-        f"{OWN_PREFIX}broken-promises": float(status.broken),
-        f"{OWN_PREFIX}fewest-turns": float(certificate.turns.min()),
-    }

@@ -11,15 +11,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from turnout.adapters.common.restart import keep_turns
-from turnout.adapters.common.round_texts import join_first
+from turnout.adapters.common.round_texts import join_first, summarize_promise
 from turnout.adapters.flower.core.intake import ReplyIntake, report_late
 from turnout.adapters.flower.core.messages import lifetime
 from turnout.adapters.flower.core.parts import Parts
-from turnout.adapters.flower.core.progress import EndedRound, promise_metrics
+from turnout.adapters.flower.core.progress import EndedRound
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.updates import check_model, rebase
 from turnout.live import RunningTurn, Scheduler
-from turnout.live._internals import session_of
 from turnout.log import get_log
 from turnout.storage.training_log import OWN_PREFIX
 
@@ -67,7 +66,7 @@ class Version:
 
     def summary(self, scheduler: Scheduler) -> tuple[str, dict[str, float]]:
         """Summarises its updates, their staleness, failed turns and the promise, as a sentence and as numbers."""
-        count, certificate = len(self.staleness), session_of(scheduler).certificate()
+        count = len(self.staleness)
         metrics = {
             f"{OWN_PREFIX}version-seconds": self.waited,
             f"{OWN_PREFIX}arrived": float(count),
@@ -80,9 +79,8 @@ class Version:
             text += f" with a mean staleness of {mean:.2f}"
         if self.failures:
             text += f"; failed {join_first([f'{client}: {why}' for client, why in self.failures])}"
-        if certificate is not None:
-            text += f"; promise {certificate.summary().sentence(scheduler.clients.__getitem__)}"
-        return text, metrics | promise_metrics(certificate)
+        promise, status = summarize_promise(scheduler)
+        return "; ".join([text, *promise]), metrics | status
 
 
 class SlotExchange(ReplyIntake):
