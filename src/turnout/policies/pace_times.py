@@ -82,11 +82,11 @@ class LearnedTimes(PaceTimes):
         """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
         if self._teaches_nothing:
             return np.ones(len(rows)), np.ones(len(rows))
-        return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
+        return self.usual.terms(self.model, self.usual.fleet_mean(), rows)
 
     def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
         """Returns a function that predicts the time of a client in its usual context."""
-        return self.usual.seconds(self.model, self.usual.fleet_mean(offer.contexts, offer.available))
+        return self.usual.seconds(self.model, self.usual.fleet_mean())
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""
@@ -157,7 +157,7 @@ class ExpectedTimes(PaceTimes):
 
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the mean times of these clients, and weights of 1."""
-        weighted, weights = self.usual.terms(self.usual.fleet_mean(self.times(offer)[:, None], offer.available), rows)
+        weighted, weights = self.usual.terms(self.usual.fleet_mean(self.times(offer), offer.available), rows)
         return weighted / weights, np.ones(len(rows))
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
