@@ -78,13 +78,13 @@ class LearnedTimes(PaceTimes):
         """Returns the optimistic times; without exploration, the predicted times, not below 0."""
         return self.model.optimistic(offer.contexts, self.exploration)
 
-    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
         """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
         if self._teaches_nothing:
             return np.ones(len(rows)), np.ones(len(rows))
         return self.usual.terms(self.model, self.usual.fleet_mean(), rows)
 
-    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
+    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:  # noqa: ARG002
         """Returns a function that predicts the time of a client in its usual context."""
         return self.usual.seconds(self.model, self.usual.fleet_mean())
 
