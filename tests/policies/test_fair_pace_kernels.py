@@ -231,7 +231,7 @@ def common_times(rng: np.random.Generator, clients: int) -> tuple[FloatArray, Ex
     theta = rng.random((3, clients)) * 2 - 0.2
     counts = rng.integers(0, 4, clients)
     sums = rng.random((3, clients)) * counts
-    match rng.integers(7):
+    match rng.integers(8):
         case 0:  # everybody is the same
             contexts[:], theta[:], counts[:], sums[:] = contexts[0], theta[:, :1], 2, sums[:, :1]
         case 1:  # everybody is the same, except one
@@ -239,10 +239,13 @@ def common_times(rng: np.random.Generator, clients: int) -> tuple[FloatArray, Ex
             theta[:, rng.integers(clients)] *= rng.choice([0.5, 1 - 1e-12, 1 + 1e-15, 1.5])
         case 2:  # nothing is known
             theta[:], counts[:], sums[:] = 0.0, 0, 0.0
+        case 7:  # nothing is known about nearly all clients
+            known = rng.random(clients) < 0.001
+            theta[:, ~known], counts[~known], sums[:, ~known] = 0.0, 0, 0.0
         case 3:  # times in ascending or descending order: every block has a better client, or none has
             theta[:] = np.sort(theta)[:, :: int(rng.choice([1, -1]))]
         case 4:  # prices that are powers of two, or nearly
-            contexts[:], theta[:], counts[:], sums[:] = [1, 0, 0], 2.0, 0, 0.0
+            contexts[:], theta[:], counts[:], sums[:] = [1, 0, 0], 2.0, 1, [[1.0], [0.0], [0.0]]
             contexts[:, 0] = 1 + rng.integers(0, 2, clients) * float(rng.choice([0.0, 1e-16, 1e-13, 1e-9]))
         case 5:  # negative estimates, which count as 0
             theta -= 1.5

@@ -819,7 +819,9 @@ class Solver {
         const double unit = 1 / units_per_second_;
         // The largest price of a block that was skipped may be a little larger, and so may the unit.
         const bool is_unit_known = !is_quick || std::ilogb(largest * (1 + kRounding)) == std::ilogb(largest / (1 + 2 * kRounding));
-        if (urgent_.has_any() || !is_unit_known || !(std::min(block.dropped - block.limit, least_margin) > 2 * unit)) kept = 0;
+        // Prices of 0 are exact in any unit: before the first report, all of them are.
+        const bool is_sharp = largest_key_ == 0 || std::min(block.dropped - block.limit, least_margin) > 2 * unit;
+        if (urgent_.has_any() || !is_unit_known || !is_sharp) kept = 0;
         candidates_.resize(kept);
         return kept > 0 || urgent_.has_any() || block.limit == never;
     }

@@ -164,7 +164,8 @@ TURNOUT_VECTOR static bool has_more_urgent(const SingleArrays& arrays, const Sin
     return found || !is_exact(all_rounds, all_turns, rate, units_per_turn);
 }
 
-// Returns whether a client of the block, available or not, differs from a client with the values of `like`.
+// Returns whether a client of the block, available or not, differs from a client with the values of `like`. Contexts do
+// not matter for clients about which nothing is known: their times and usual times are 0 in any of them.
 TURNOUT_VECTOR static bool single_block_differs(const SingleArrays& arrays, const SingleArrays& like, int64_t clients) {
     const double *TURNOUT_RESTRICT c0 = arrays.contexts[0], *TURNOUT_RESTRICT c1 = arrays.contexts[1],
                  *TURNOUT_RESTRICT c2 = arrays.contexts[2];
@@ -182,9 +183,11 @@ TURNOUT_VECTOR static bool single_block_differs(const SingleArrays& arrays, cons
     const int32_t own_turns = *like.turns;
     int64_t differs = 0;
     for (int64_t i = 0; i < clients; ++i)
-        differs |= (c0[i] != a0 ? -1 : 0) | (c1[i] != a1 ? -1 : 0) | (c2[i] != a2 ? -1 : 0) | (t0[i] != b0 ? -1 : 0) |
-                   (t1[i] != b1 ? -1 : 0) | (t2[i] != b2 ? -1 : 0) | (s0[i] != d0 ? -1 : 0) | (s1[i] != d1 ? -1 : 0) |
-                   (s2[i] != d2 ? -1 : 0) | (weights[i] != weight ? -1 : 0) | (rounds[i] ^ own_rounds);
+        differs |= (t0[i] != b0 ? -1 : 0) | (t1[i] != b1 ? -1 : 0) | (t2[i] != b2 ? -1 : 0) | (rounds[i] ^ own_rounds);
+    const bool is_known = b0 != 0 || b1 != 0 || b2 != 0;
+    for (int64_t i = 0; is_known && i < clients; ++i)
+        differs |= (c0[i] != a0 ? -1 : 0) | (c1[i] != a1 ? -1 : 0) | (c2[i] != a2 ? -1 : 0) | (s0[i] != d0 ? -1 : 0) |
+                   (s1[i] != d1 ? -1 : 0) | (s2[i] != d2 ? -1 : 0) | (weights[i] != weight ? -1 : 0);
     const int64_t *ages = arrays.ages, own_age = *like.ages;
     for (int64_t i = 0; ages != rounds && i < clients; ++i) differs |= ages[i] ^ own_age;
     const double *losses = arrays.losses, loss = losses ? *like.losses : 0.0;

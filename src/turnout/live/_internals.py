@@ -6,7 +6,7 @@ from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
 from turnout.live.clock import moment_after as moment_after
-from turnout.live.features import Status
+from turnout.live.features import Status, Statuses
 from turnout.live.following import Follower as Follower
 from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import LAST_ROUND as LAST_ROUND
@@ -38,6 +38,8 @@ from turnout.live.reader import explain_closed_round as explain_closed_round
 from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
 from turnout.live.serving.session import FleetSession as FleetSession
+from turnout.live.serving.steps import READ_AT_ONCE as READ_AT_ONCE
+from turnout.live.serving.steps import read_in_steps as read_in_steps
 from turnout.live.settings import SETTINGS as SETTINGS
 from turnout.live.settings import Setting as Setting
 from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
@@ -65,6 +67,12 @@ def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | No
     With the first of them, the answer of a service is stored.
     """
     return scheduler._forget_in_steps(client, answer)
+
+
+def fill_some(scheduler: Scheduler, statuses: Statuses, most: int) -> list[RunningTurn]:
+    """Does the same as `Scheduler.fill`, but gives so many turns at most."""
+    with scheduler._lock:
+        return scheduler._server.fill(statuses, (), most)
 
 
 def listen(scheduler: Scheduler, client: str, status: Status) -> RunningTurn | Wait:

@@ -181,9 +181,14 @@ class Features:
 
         The size of the model matters only for the defaults of a client about which nothing is known.
         """
-        columns = self._columns({client: status}, model_size)
+        self.columns({client: status}, model_size)
+
+    def columns(self, statuses: Mapping[str, Status], model_size: float) -> dict[str, FloatArray]:
+        """Returns one array per declared feature, with one value per client, after the same checks."""
+        columns = self._columns(statuses, model_size)
         for feature in self.declared:
-            self._check(feature, columns[feature.name], lambda _: repr(client))
+            self._check(feature, columns[feature.name], lambda at: repr(list(statuses)[at]))
+        return columns
 
     def contexts(
         self,

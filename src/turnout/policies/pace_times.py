@@ -78,15 +78,15 @@ class LearnedTimes(PaceTimes):
         """Returns the optimistic times; without exploration, the predicted times, not below 0."""
         return self.model.optimistic(offer.contexts, self.exploration)
 
-    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
         """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
         if self._teaches_nothing:
             return np.ones(len(rows)), np.ones(len(rows))
-        return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
+        return self.usual.terms(self.model, self.usual.fleet_mean(), rows)
 
-    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
+    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:  # noqa: ARG002
         """Returns a function that predicts the time of a client in its usual context."""
-        return self.usual.seconds(self.model, self.usual.fleet_mean(offer.contexts, offer.available))
+        return self.usual.seconds(self.model, self.usual.fleet_mean())
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""
@@ -157,7 +157,7 @@ class ExpectedTimes(PaceTimes):
 
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the mean times of these clients, and weights of 1."""
-        weighted, weights = self.usual.terms(self.usual.fleet_mean(self.times(offer)[:, None], offer.available), rows)
+        weighted, weights = self.usual.terms(self.usual.fleet_mean(self.times(offer), offer.available), rows)
         return weighted / weights, np.ones(len(rows))
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:

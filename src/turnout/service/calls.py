@@ -7,9 +7,10 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
@@ -56,9 +57,10 @@ class RequestKey:
 
 #: A call that runs in the transaction of its group.
 GroupedCall = Callable[[Scheduler], Answer]
-#: A call that writes transactions of its own, and lets other calls run after each `yield`. The first of them stores the
-#: answer, so that the same request is not executed again whatever happens to the later ones.
-SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[None]]
+#: A call that writes transactions of its own, and lets other calls run after each `yield`. It yields its answer so far;
+#: None stands for an empty object. Each transaction that changes the answer stores it, so that the same request is not
+#: executed again whatever happens to the later ones.
+SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[str | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +157,7 @@ class FleetCalls:
     async def execute(
         self, run: GroupedCall | SteppedCall, key: RequestKey | None = None, *, is_stepped: bool = False
     ) -> str:
-        """Executes a call; returns its answer as JSON: an empty object for one that is stepped.
+        """Executes a call; returns its answer as JSON.
 
         Args:
             run: The call.
@@ -207,12 +209,16 @@ class FleetCalls:
         except Exception as error:  # the next call meets it, too
             self._note(error)
 
-    def _run_group(self) -> bool:
-        """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
-        calls: list[_Call] = []
+    def _run_group(self, select: Callable[..., Iterable[_Call]] = takewhile) -> bool:
+        """Executes the calls that wait in one transaction; returns False if the first of them needs several.
+
+        Args:
+            select: `takewhile` for the calls before the first of several transactions, `filter` for those behind too.
+        """
         with self._changed:
-            while self._waiting and not self._waiting[0].is_stepped and len(calls) < MAX_AT_ONCE:
-                calls.append(self._waiting.popleft())
+            calls = list(islice(select(lambda call: not call.is_stepped, self._waiting), MAX_AT_ONCE))
+            for call in calls:
+                self._waiting.remove(call)
             if not calls:
                 return not self._waiting
         try:
@@ -252,7 +258,7 @@ class FleetCalls:
             return previous
         try:
             answer = call.run(self.scheduler)
-            text = _as_json(answer.data)
+            text = as_json(answer.data)
         except Exception as error:  # of this call only, whatever it is
             return self._note(error)
         stored = _to_store(call, text)
@@ -275,10 +281,11 @@ class FleetCalls:
         try:
             result = self._stored(call)
             if result is None:
-                result = _as_json({})
+                result = as_json({})
                 with self._noting_success():
-                    for _ in call.run(self.scheduler, _to_store(call, result)):
-                        self._run_group()
+                    for answer in call.run(self.scheduler, _to_store(call, result)):
+                        result = answer or result
+                        self._run_group(filter)
                         self._look()
             call.result = result
             self.version += 1
@@ -346,6 +353,6 @@ def _resolve(calls: Sequence[_Call]) -> None:
             call.future.set_result(call.result)
 
 
-def _as_json(data: Mapping[str, Any]) -> str:
+def as_json(data: Mapping[str, Any]) -> str:
     """Encodes an answer; ids are not escaped, so that the answers about a forgotten client can be found."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -17,7 +17,7 @@ def test_the_usual_context_is_the_mean_of_the_own_contexts_and_one_of_the_fleet(
     model.coefficients[:] = [[1.0, 2.0, -9.0], [10.0, 20.0, 1.0]]
     usual.learn_from(make_report(1, [0, 1], [[1.0, 0.0], [3.0, 2.0]], [5.0, 5.0]))
     usual.learn_from(make_report(2, [0], [[2.0, 4.0]], [5.0]))
-    mean = usual.fleet_mean(np.zeros((3, 2)), EVERYONE)
+    mean = usual.fleet_mean()
     assert mean.tolist() == [2.0, 2.0]
     weighted, weights = usual.terms(model, mean, np.arange(3))
     assert weights.tolist() == [3.0, 2.0, 1.0]
@@ -25,12 +25,15 @@ def test_the_usual_context_is_the_mean_of_the_own_contexts_and_one_of_the_fleet(
     assert (weighted / weights).tolist() == pytest.approx([5 / 3 + 10 * 2, 2 * 2.5 + 20 * 2.0, 0.0])
 
 
-def test_before_the_first_turn_the_mean_is_that_of_the_available_clients() -> None:
-    usual = UsualContexts(3, 2)
-    contexts = np.array([[1.0, 2.0], [5.0, 6.0], [9.0, 9.0]])
-    assert usual.fleet_mean(contexts, np.array([True, True, False])).tolist() == [3.0, 4.0]
-    assert usual.fleet_mean(np.asfortranarray(contexts), EVERYONE).tolist() == pytest.approx([5.0, 17 / 3])
-    assert usual.fleet_mean(contexts, np.zeros(3, dtype=np.bool_)).tolist() == [0.0, 0.0]
+def test_before_the_first_turn_the_mean_context_is_zero() -> None:
+    assert UsualContexts(3, 2).fleet_mean().tolist() == [0.0, 0.0]
+
+
+def test_before_the_first_turn_the_mean_time_is_that_of_the_available_clients() -> None:
+    usual, times = UsualTimes(3), np.array([1.0, 5.0, 9.0])
+    assert usual.fleet_mean(times, np.array([True, True, False])) == 3.0
+    assert usual.fleet_mean(times, EVERYONE) == 5.0
+    assert usual.fleet_mean(times, np.zeros(3, dtype=np.bool_)) == 0.0
 
 
 def test_failures_do_not_count() -> None:
@@ -47,8 +50,8 @@ def test_the_usual_time_is_the_mean_of_the_own_times_and_one_of_the_fleet() -> N
     usual.learn_from(make_report(2, [1], np.ones((1, 3)), [12.0], outcomes=["late"]))
     arrival = LateArrivals(np.array([2]), np.array([1]), np.ones((1, 3)), np.array([12.0]), np.array([18.0]))
     usual.learn_from(make_report(3, [], np.ones((0, 3)), [], late_arrivals=arrival))
-    mean = usual.fleet_mean(np.zeros((3, 1)), EVERYONE)
-    assert mean.tolist() == [10.0]
+    mean = usual.fleet_mean(np.zeros(3), EVERYONE)
+    assert mean == 10.0
     weighted, weights = usual.terms(mean, np.arange(3))
     assert (weighted / weights).tolist() == [7.0, 12.0, 10.0]
 
@@ -57,9 +60,9 @@ def test_forget_removes_a_client_from_the_fleets_mean() -> None:
     usual = UsualContexts(3, 1)
     usual.learn_from(make_report(1, [0, 1], [[2.0], [6.0]], [1.0, 1.0]))
     usual.forget(np.array([1]))
-    assert usual.fleet_mean(np.ones((3, 1)), EVERYONE).tolist() == [2.0]
+    assert usual.fleet_mean().tolist() == [2.0]
     usual.forget(np.array([0]))
-    assert usual.fleet_mean(np.full((3, 1), 5.0), EVERYONE).tolist() == [5.0]
+    assert usual.fleet_mean().tolist() == [0.0]
     assert not usual.state()["fleet"].any()
 
 

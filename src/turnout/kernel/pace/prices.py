@@ -230,7 +230,7 @@ def paced_cohort_of_contexts(
     places, size = size, min(size, int(np.count_nonzero(available)))
     if size == 0:
         return PacedCohort(EMPTY_COHORT, np.empty(0, dtype=np.int64))
-    mean = usual.fleet_mean(contexts, available)
+    mean = usual.fleet_mean()
     compiled = compiled_kernel()
     if compiled is None:
         rows = np.flatnonzero(available)

@@ -57,14 +57,6 @@ class _Sums:
         """Whether there was no turn yet."""
         return not self._fleet[-1]
 
-    def fleet_mean(self, vectors: FloatArray, available: BoolArray) -> FloatArray:
-        """Returns the mean over all turns so far; before the first turn, the mean of these available clients."""
-        if self._fleet[-1]:
-            mean: FloatArray = self._fleet[:-1] / self._fleet[-1]
-            return mean
-        count = max(int(np.count_nonzero(available)), 1)
-        return np.array([np.multiply(column, available).sum() / count for column in vectors.T])
-
     def weights(self, rows: IntArray) -> FloatArray:
         """Returns the number of turns of each client plus one, for the fleet's mean."""
         weights: FloatArray = self.sums[-1, rows] + 1.0
@@ -101,6 +93,11 @@ class UsualContexts(_Sums):
         kept = report.informative()
         rows, contexts = report.clients, report.contexts
         self._learn(*((rows, contexts) if kept is None else (rows[kept], contexts[kept])))
+
+    def fleet_mean(self) -> FloatArray:
+        """Returns the mean over all turns so far; 0 before the first turn, when all predicted times are 0 anyway."""
+        mean: FloatArray = self._fleet[:-1] / max(float(self._fleet[-1]), 1.0)
+        return mean
 
     def terms(self, model: ExchangeTimeModel, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time in the usual context, not below 0, times a weight; and that weight.
@@ -143,6 +140,12 @@ class UsualTimes(_Sums):
         timed = report.with_outcome(*TIMED_OUTCOMES)
         self._learn(report.clients[timed], report.exchange_times[timed][:, None])
 
-    def terms(self, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    def fleet_mean(self, times: FloatArray, available: BoolArray) -> float:
+        """Returns the mean over all turns so far; before the first turn, the mean time of these available clients."""
+        if self._fleet[-1]:
+            return float(self._fleet[0] / self._fleet[-1])
+        return float(np.multiply(times, available).sum() / max(int(np.count_nonzero(available)), 1))
+
+    def terms(self, mean: float, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the usual time times a weight; and that weight."""
-        return self.sums[0, rows] + float(mean[0]), self.weights(rows)
+        return self.sums[0, rows] + mean, self.weights(rows)

@@ -64,7 +64,7 @@ def read_answer(db: sqlite3.Connection, key: bytes) -> StoredAnswer | None:
 def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     """Writes an answer, and deletes a few of the oldest that are no longer kept."""
     values = (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum)
-    insert = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
+    insert = "INSERT OR REPLACE INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
     number = int(single_value(db, insert, *values))
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "

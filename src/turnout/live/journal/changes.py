@@ -102,7 +102,7 @@ class Changes:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
 
     def put_answer(self, answer: StoredAnswer) -> None:
-        """Writes the answer to a request, and deletes a few that are no longer kept."""
+        """Writes the answer to a request, in place of what it was so far, and deletes a few that are no longer kept."""
         write_answer(self.db, answer)
 
     def drop_open_round(self, round: int) -> None:

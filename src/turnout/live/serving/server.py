@@ -65,7 +65,12 @@ class TurnServer(ABC):
         """Cancels the open round."""
         raise _needs_rounds("abandon_round")
 
-    def fill(self, statuses: Statuses, cold: Collection[str]) -> list[RunningTurn]:  # noqa: ARG002
+    def fill(
+        self,
+        statuses: Statuses,  # noqa: ARG002
+        cold: Collection[str],  # noqa: ARG002
+        most: int | None = None,  # noqa: ARG002
+    ) -> list[RunningTurn]:
         """Gives one turn for every free slot."""
         raise needs_slots("fill")
 

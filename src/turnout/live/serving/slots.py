@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import takewhile
 
 from turnout.errors import OfferError, ReportError, UnknownTurnError
@@ -56,15 +57,15 @@ class SlotServer(TurnServer):
         settings, self._features = self._session.settings, self._session.features
         self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
 
-    def fill(self, statuses: Statuses, cold: Collection[str]) -> list[RunningTurn]:
-        """Gives one turn for every free slot."""
+    def fill(self, statuses: Statuses, cold: Collection[str], most: int | None = None) -> list[RunningTurn]:
+        """Gives one turn for every free slot, or so many at most."""
         by_id = statuses_by_id(statuses)
         rows = known_rows(self._session.fleet, by_id)
         joined = [] if isinstance(by_id, FleetStatus) or rows is not None else self._session.new_ids(by_id)
         if not by_id and not self._session.fleet.ids:
             return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
-        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows, cold=cold), joined)
+        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows, cold=cold), joined, most)
         return [self._given(running_turn) for running_turn in filled.running_turns]
 
     def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:
@@ -139,8 +140,8 @@ class SlotServer(TurnServer):
         newest = self._session.fleet.round
         return self._session.journal.turns_between(newest - 4 * (self._session.settings.concurrency or 1), newest)
 
-    def _fill(self, candidates: Candidates, joined: Sequence[str]) -> FillResult:
-        """Settles turns that have ended, gives one turn for every free slot, and writes both."""
+    def _fill(self, candidates: Candidates, joined: Sequence[str], most: int | None = None) -> FillResult:
+        """Settles turns that have ended, gives one turn for every free slot or `most`, and writes both."""
         session = self._session
         with session.changing() as memory:
             fleet, settings = self._fleet(memory), session.settings
@@ -153,7 +154,8 @@ class SlotServer(TurnServer):
             with session.journal.writing() as changes:
                 ended, late = ended_turns(memory.running_turns, session.journal.turns_running())
                 reported = session.journal.pending_late_turns(fleet.round - settings.late_turns)
-                filled = fill_slots(fleet, settings, lambda: self._offer(fleet, candidates), ended, late, reported)
+                offered = partial(self._offer, fleet, candidates)
+                filled = fill_slots(fleet, settings, offered, ended, late, reported, most)
                 if len(filled.event.rows) or len(ended) or reported or joined:
                     changes.add_clients(first_row, joined)
                     number = self._write_fill(changes, memory, filled, reported)

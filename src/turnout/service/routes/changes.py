@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 
 from turnout.errors import ReportError, SettingError, TurnoutError
-from turnout.live import RunningTurn, Scheduler, Wait
+from turnout.live import FleetStatus, RunningTurn, Scheduler, Wait
 from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
 from turnout.service.answers import open_round_to_dict, round_to_dict, settings_to_dict, turn_to_dict
-from turnout.service.calls import Answer
+from turnout.service.calls import Answer, as_json
 from turnout.service.errors import AmendedError, ClosedRoundError, DeniedError, OtherRoundError, code_of
 from turnout.service.routes.routing import FLEET, OPERATORS, REPORTERS, ROUND, SERVERS, Resource, caller_of
 from turnout.web.access import Caller
 
 CHANGES = Resource()
+#: How many turns are given in one transaction among very many clients, which takes about 0.2 s.
+TURNS_AT_ONCE = 10
 ROUND_NUMBER: Mapping[str, Any] = {
     "name": "round",
     "in": "path",
@@ -27,6 +30,8 @@ ROUND_NUMBER: Mapping[str, Any] = {
     "description": "The number of the open round, so that a late or repeated request closes no other.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 2**62, "examples": [1]},
 }
+#: The statuses of nobody: a fleet of the other kind refuses the call, and an open round needs none.
+_NOBODY = FleetStatus({})
 IF_MATCH: Mapping[str, Any] = {
     "name": "If-Match",
     "in": "header",
@@ -74,13 +79,37 @@ def forget(scheduler: Scheduler, body: models.ClientName, answer: StoredAnswer |
     return forget_in_steps(scheduler, body.client, answer)
 
 
-@CHANGES.change(f"{FLEET}/rounds", SERVERS, replies.Round)
+def choose_in_steps(
+    scheduler: Scheduler, body: models.Available, answer: StoredAnswer | None
+) -> Generator[str | None, None, None]:
+    """Does the same as `choose` for very many clients, which are read in steps."""
+    offered = _NOBODY
+    if scheduler.settings.has_rounds and scheduler.open_round is None:
+        offered = yield from internals.read_in_steps(internals.session_of(scheduler), body.offered)
+    with scheduler.group():
+        text = _stored(scheduler, answer, _chosen(scheduler, offered))
+    yield text
+
+
+@CHANGES.change(f"{FLEET}/rounds", SERVERS, replies.Round, in_steps=choose_in_steps)
 def choose(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
     """Selects the cohort of the next round; while a round is open, returns its cohort again."""
-    cohort = scheduler.choose(body.offered)
+    return Answer(_chosen(scheduler, body.offered))
+
+
+def _chosen(scheduler: Scheduler, offered: FleetStatus | Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    cohort = scheduler.choose(offered)
     opened = scheduler.open_round
     assert opened is not None, "choose opens a round"
-    return Answer(open_round_to_dict(opened, cohort))
+    return open_round_to_dict(opened, cohort)
+
+
+def _stored(scheduler: Scheduler, answer: StoredAnswer | None, data: Mapping[str, Any]) -> str:
+    """Stores what a stepped change answers so far, if the request has a key, and returns it as JSON."""
+    text = as_json(data)
+    if answer is not None:
+        internals.session_of(scheduler).store_answer(replace(answer, answer=text))
+    return text
 
 
 @CHANGES.change(f"{FLEET}/rounds/{ROUND}/close", SERVERS, replies.RoundPage, parameters=[ROUND_NUMBER])
@@ -118,11 +147,39 @@ def _checked_in(answer: RunningTurn | Wait) -> Answer:
     return Answer({"turn": None, "wait": {"seconds": answer.seconds, "why": answer.why}}, is_change=False)
 
 
-@CHANGES.change(f"{FLEET}/turns", SERVERS, replies.Turns)
+def fill_in_steps(
+    scheduler: Scheduler, body: models.Available, answer: StoredAnswer | None
+) -> Generator[str | None, None, None]:
+    """Does the same as `fill` for very many clients: they are read in steps, and so are their turns given.
+
+    The answer is stored with every turn that it contains. After an interruption, the same request is answered with the
+    turns that were given before.
+    """
+    turns, offered = list[RunningTurn](), _NOBODY
+    if not scheduler.settings.has_rounds:
+        offered = yield from internals.read_in_steps(internals.session_of(scheduler), body.offered)
+    is_left = True
+    while is_left:
+        with scheduler.group():
+            given = internals.fill_some(scheduler, offered, TURNS_AT_ONCE)
+            turns += given
+            text = _stored(scheduler, answer if turns else None, _turns_to_dict(turns))
+        yield text
+        is_left = len(given) == TURNS_AT_ONCE and len(turns) < (scheduler.settings.concurrency or 1)
+
+
+@CHANGES.change(f"{FLEET}/turns", SERVERS, replies.Turns, in_steps=fill_in_steps)
 def fill(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
-    """Gives one client a turn for every free slot, after ending the turns that were reported or are late."""
+    """Gives one client a turn for every free slot, after ending the turns that were reported or are late.
+
+    With very many clients, some slots are filled in one transaction: if it is interrupted, send the request again.
+    """
     turns = scheduler.fill(body.offered)
-    return Answer({"turns": [turn_to_dict(turn) for turn in turns], "next": None}, is_change=bool(turns))
+    return Answer(_turns_to_dict(turns), is_change=bool(turns))
+
+
+def _turns_to_dict(turns: Sequence[RunningTurn]) -> dict[str, Any]:
+    return {"turns": [turn_to_dict(turn) for turn in turns], "next": None}
 
 
 @CHANGES.change(f"{FLEET}/reports", REPORTERS, replies.RecordReply)

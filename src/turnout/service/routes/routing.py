@@ -16,10 +16,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.live import Scheduler
+from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
-from turnout.service.calls import FleetCalls, RequestKey
+from turnout.service.calls import FleetCalls, RequestKey, SteppedCall
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.service.routes.bodies import execute_in_pieces, read_body
 from turnout.service.routes.waiting import PARAMETER, WaitingCheckIn, preferred_seconds
@@ -223,6 +224,7 @@ class Resource:
         refusals: Iterable[int] = (),
         parameters: Sequence[Mapping[str, Any]] = (),
         listen: Any = None,
+        in_steps: Any = None,
     ) -> Callable[[Any], Any]:
         """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several.
 
@@ -234,8 +236,9 @@ class Resource:
             refusals: The statuses of its own with which it may be refused.
             parameters: The parameters that it reads from the request, for the OpenAPI document.
             listen: What is called in its place for a check-in that may be held.
+            in_steps: What is called in its place, as a stepped change, for very many clients.
         """
-        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters, listen)
+        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters, listen, in_steps)
 
     def _add_change(
         self,
@@ -246,6 +249,7 @@ class Resource:
         is_stepped: bool,
         parameters: Sequence[Mapping[str, Any]],
         listen: Any,
+        in_steps: Any,
         call: Any,
     ) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
@@ -260,7 +264,10 @@ class Resource:
                     calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, request)
                 )
                 return await held.answer(own_client(caller_of(request), body.client), seconds)
-            if is_stepped:
+            if in_steps is not None and len(body.offered) > internals.READ_AT_ONCE:
+                stepped: SteppedCall = lambda fleet, answer: in_steps(fleet, body, answer)  # noqa: E731
+                text = await calls.execute(stepped, once, is_stepped=True)
+            elif is_stepped:
                 text = await calls.execute(partial(run, body), once, is_stepped=True)
             else:
                 text = await execute_in_pieces(calls, partial(partial, run), body, once)

@@ -77,6 +77,7 @@ def fill_slots(
     ended: EndedTurns,
     late: list[Turn],
     reported_late: Sequence[Turn],
+    most: int | None = None,
 ) -> FillResult:
     """Applies the turns that have ended to the fleet, and gives one turn for every free slot.
 
@@ -88,6 +89,7 @@ def fill_slots(
         ended: The turns that have ended.
         late: Those of clients that are late since now.
         reported_late: Turns of late clients whose actual times were reported since.
+        most: The most turns that are given; None for all free slots.
     """
     end_only = FilledSlots(
         first=fleet.round + 1,
@@ -104,7 +106,7 @@ def fill_slots(
     present = available | awaited | ~idle
     idle &= available
     running_turns, offer = list[RunningTurnRecord](), None
-    for _ in range(fleet.free_slots):
+    for _ in range(fleet.free_slots)[:most]:
         if not idle.any():
             break
         decision = fleet.round + 1

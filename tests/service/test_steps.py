@@ -1,0 +1,182 @@
+"""Calls with very many clients, executed in steps; the limits are lowered here, so that few clients are many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from live.fleets import named
+from service.served import ROUNDS, SLOTS, served
+from service.test_calls import behind_a_gate, calls_of
+from turnout.errors import StoreError
+from turnout.live import Scheduler, _internals
+from turnout.live._internals import StoredAnswer, session_of
+from turnout.live.serving import steps
+from turnout.service import models
+from turnout.service.calls import Answer
+from turnout.service.routes import changes
+
+FLEET: Mapping[str, Any] = {**SLOTS, "concurrency": 5}
+STATUSES = {name: {"free_cpu": 1.0 + number % 4, "bandwidth": 2.0} for number, name in enumerate(named(12))}
+#: Lists may name a client twice, also in different steps.
+BODIES = [{"statuses": STATUSES}, {"clients": [*named(12), "c0", "c11", "c11"]}]
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(steps, "JOIN_AT_ONCE", 5)
+    monkeypatch.setattr(_internals, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(changes, "TURNS_AT_ONCE", 2)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("joined", [0, 7, 12])
+def test_many_clients_are_given_the_same_turns_as_in_one_step(tmp_path: Path, body: Any, joined: int) -> None:
+    with Scheduler.open(tmp_path / "once.turnout", **FLEET) as once:
+        once.register(named(joined)) if joined else None
+        given = once.fill(body.get("statuses") or list(dict.fromkeys(body["clients"])))
+        with served(tmp_path, {"fleet": FLEET}) as service:
+            scheduler = service.fleets["fleet"].scheduler
+            scheduler.register(named(joined)) if joined else None
+            turns = service.ok("/turns", body)["turns"]
+            assert [(turn["id"], turn["client"]) for turn in turns] == [(turn.id, turn.client) for turn in given]
+            assert scheduler.clients == once.clients
+            one, other = scheduler.certificate(), once.certificate()
+            assert one is not None and other is not None
+            assert one.behind.tolist() == other.behind.tolist()
+            assert service.ok("/turns", body)["turns"] == []
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_many_clients_have_the_same_cohort_as_in_one_step(tmp_path: Path, body: Any) -> None:
+    with Scheduler.open(tmp_path / "once.turnout", **ROUNDS) as once, served(tmp_path, {"fleet": ROUNDS}) as service:
+        cohort = once.choose(STATUSES)
+        first = service.ok("/rounds", body, headers={"idempotency-key": "k"})
+        assert first["cohort"] == cohort
+        assert service.ok("/rounds", body)["cohort"] == cohort
+        service.ok("/rounds/1/abandon", {})
+        assert service.ok("/rounds", body, headers={"idempotency-key": "k"}) == first
+        assert service.fleets["fleet"].scheduler.open_round is None
+
+
+def test_other_calls_are_executed_between_the_steps(tmp_path: Path) -> None:
+    calls, seen = calls_of(tmp_path / "fleet.turnout", **FLEET), list[int]()
+    body = models.Available(statuses=STATUSES)
+
+    def fill() -> Any:
+        return calls.execute(lambda fleet, answer: changes.fill_in_steps(fleet, body, answer), is_stepped=True)
+
+    def look(scheduler: Scheduler) -> Answer:
+        seen.append(len(scheduler.clients))
+        return Answer({}, is_change=False)
+
+    async def look_often() -> None:
+        while not first.done():
+            await calls.execute(look)
+
+    async def run() -> list[Any]:
+        nonlocal first
+        first = asyncio.ensure_future(fill())
+        return list(await asyncio.gather(first, fill(), look_often()))
+
+    first: asyncio.Future[Any]
+    calls.start()
+    results = asyncio.run(run())
+    calls.stop()
+    assert [len(json.loads(text)["turns"]) for text in results[:2]] == [5, 0]
+    assert 0 in seen, "before the clients join, and behind a second call of many steps"
+
+
+def test_a_call_behind_two_of_many_steps_is_executed_during_the_first(tmp_path: Path) -> None:
+    calls, seen = calls_of(tmp_path / "fleet.turnout", **FLEET), list[int]()
+    body = models.Available(statuses=STATUSES)
+
+    def look(scheduler: Scheduler) -> Answer:
+        seen.append(len(scheduler.clients))
+        return Answer({}, is_change=False)
+
+    fills = [
+        calls.execute(lambda fleet, answer: changes.fill_in_steps(fleet, body, answer), is_stepped=True)
+        for _ in range(2)
+    ]
+    calls.start()
+    asyncio.run(behind_a_gate(calls, *fills, calls.execute(look)))
+    calls.stop()
+    assert seen == [0]
+
+
+def test_a_call_that_fails_between_its_steps_gives_no_more_turns_when_it_is_sent_again(tmp_path: Path) -> None:
+    fill_some, count = _internals.fill_some, list[int]()
+
+    def failing(*arguments: Any) -> Any:
+        count.append(1)
+        if len(count) == 2:
+            raise StoreError("the disk is full")
+        return fill_some(*arguments)
+
+    with served(tmp_path, {"fleet": FLEET}) as service:
+        with patch.object(_internals, "fill_some", failing):
+            assert service.post("/turns", {"statuses": STATUSES}, headers={"idempotency-key": "k"}).status == 503
+        for _ in range(2):
+            turns = service.ok("/turns", {"statuses": STATUSES}, headers={"idempotency-key": "k"})["turns"]
+            running = service.fleets["fleet"].scheduler.running()
+            assert [turn["id"] for turn in turns] == [turn.id for turn in running] == [1, 2]
+        others = {"statuses": {**STATUSES, "late": None}}
+        assert service.post("/turns", others, headers={"idempotency-key": "k"}).status == 422
+        assert len(service.ok("/turns", {"statuses": STATUSES})["turns"]) == 3
+
+
+def test_whenever_a_call_stops_the_file_has_the_answer_with_all_turns_that_were_given(tmp_path: Path) -> None:
+    body, stored = models.Available(statuses=STATUSES), StoredAnswer(b"key", b"request", "", 0.0)
+    path, was_given = tmp_path / "fleet.turnout", list[int]()
+    for stop in range(1, 100):
+        path = tmp_path / f"{stop}.turnout"
+        with Scheduler.open(path, **FLEET) as scheduler:
+            done = [None for _, _ in zip(range(stop), changes.fill_in_steps(scheduler, body, stored), strict=False)]
+        with Scheduler.open(path) as scheduler:
+            found, running = session_of(scheduler).stored_answer(b"key"), scheduler.running()
+            turns = [] if found is None else json.loads(found.answer)["turns"]
+            assert [(turn["id"], turn["client"]) for turn in turns] == [(turn.id, turn.client) for turn in running]
+            assert scheduler.clients == named(len(scheduler.clients))
+        was_given.append(len(running))
+        if len(done) < stop:
+            break
+    assert sorted(set(was_given)) == [0, 2, 4, 5]
+
+
+def test_a_client_that_is_forgotten_between_the_steps_is_given_no_turn(tmp_path: Path) -> None:
+    with Scheduler.open(tmp_path / "fleet.turnout", **{**FLEET, "concurrency": 12}) as scheduler:
+        scheduler.register(named(12))
+        reading = steps.read_in_steps(session_of(scheduler), STATUSES)
+        for _ in range(7):
+            next(reading)
+        scheduler.forget("c0")
+        scheduler.register(["c0"])
+        with pytest.raises(StopIteration) as read:
+            while True:
+                next(reading)
+        given = scheduler.fill(read.value.value)
+        assert sorted(turn.client for turn in given) == sorted(set(named(12)) - {"c0"})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "where"),
+    [
+        ("/turns", {"statuses": {**STATUSES, "last": {"free_cpu": -1.0, "bandwidth": 2.0}}}, "free_cpu of 'last'"),
+        ("/turns", {"clients": [*named(9), "a\0b"]}, "client ids must be non-empty"),
+        ("/rounds", {"statuses": STATUSES}, "rounds"),
+    ],
+)
+def test_what_cannot_be_executed_is_refused_and_nobody_joins(tmp_path: Path, path: str, body: Any, where: str) -> None:
+    with served(tmp_path, {"fleet": FLEET}) as service:
+        reply = service.post(path, body)
+        assert reply.status in (409, 422)
+        assert where in reply.body.decode()
+        assert service.fleets["fleet"].scheduler.clients == []
