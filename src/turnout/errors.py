@@ -19,7 +19,8 @@ TurnoutError
  ├─ TrainingError           training stopped with an error
  ├─ ClusterError            a cluster cannot be reached, or its workers fail
  ├─ StoreError              a store cannot be opened, read or written
- │   └─ InterruptedGroupError   a call failed in a group of changes: nothing was stored, repeat each by itself
+ │   └─ InterruptedCallError    nothing of the call was stored: repeat it
+ │       └─ InterruptedGroupError   a call failed in a group of changes: repeat each by itself
  └─ CheckError              a plug-in violates its contract
      └─ PolicyCheckError    check_policy found that a policy violates the contract
 """
@@ -32,6 +33,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes milliseconds
     from pathlib import Path
+
+    from turnout.storage.address import DatabaseAddress
 
 
 class TurnoutError(Exception):
@@ -47,7 +50,11 @@ class TurnoutError(Exception):
     """
 
     def __init__(
-        self, *args: object, argument: str | None = None, dataset: str | None = None, damaged: Path | None = None
+        self,
+        *args: object,
+        argument: str | None = None,
+        dataset: str | None = None,
+        damaged: Path | DatabaseAddress | None = None,
     ) -> None:
         super().__init__(*args)
         self.argument = argument
@@ -162,7 +169,11 @@ class StoreError(TurnoutError):
     """A store cannot be opened, read or written."""
 
 
-class InterruptedGroupError(StoreError):
+class InterruptedCallError(StoreError):
+    """A call was interrupted, for example because the database could not be reached, and nothing of it was stored."""
+
+
+class InterruptedGroupError(InterruptedCallError):
     """A call failed in a group of changes, of which nothing was stored: each call can be repeated by itself."""
 
 

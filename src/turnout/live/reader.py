@@ -30,6 +30,8 @@ from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.records import RunningTurnRecord
 from turnout.live.turns.state import Fleet
+from turnout.storage.address import DatabaseAddress, as_location
+from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.policies.explain.explanation import Explanation
@@ -65,8 +67,8 @@ class FleetReader(FleetQueries):
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
-        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
+    def __init__(self, path: str | Path | DatabaseAddress, *, accept_older: bool = False) -> None:
+        self._journal = Journal(as_location(path), read_only=True, accept_older=accept_older)
         try:
             self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
@@ -102,8 +104,8 @@ class FleetReader(FleetQueries):
         return amendments(self._journal)
 
     @property
-    def path(self) -> Path:
-        """The file of the fleet."""
+    def path(self) -> Location:
+        """The file of the fleet, or its address in a database."""
         return self._journal.path
 
     def reading(self) -> AbstractContextManager[object]:

@@ -15,9 +15,12 @@ from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count
 from turnout.live.journal.turns import find_turn, open_turns_of
+from turnout.live.repeating import repeat
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
+from turnout.storage.address import DatabaseAddress, as_location
+from turnout.storage.store import Location
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9
@@ -151,14 +154,14 @@ class Reporter(Closable):
     `seconds` is the exchange time, from sending the model until the update arrived, by a monotonic clock.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path | DatabaseAddress) -> None:
         self._mutex = threading.Lock()
-        self._journal = Journal(Path(path), reporting=True)
+        self._journal = Journal(as_location(path), reporting=True)
         self._late_window = late_turns(self._journal.settings.get("concurrency"))
 
     @property
-    def path(self) -> Path:
-        """The file of the fleet."""
+    def path(self) -> Location:
+        """The file of the fleet, or its address in a database."""
         return self._journal.path
 
     def report(
@@ -202,4 +205,4 @@ class Reporter(Closable):
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
-            return record(self._journal, outcomes, self._late_window)
+            return repeat(lambda: record(self._journal, outcomes, self._late_window))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,11 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.schema import FLEET, meta_count
 from turnout.live.journal.turns import read_unit
 from turnout.storage.files.backup import back_up
-from turnout.storage.files.database import single_value, translate_sqlite_errors
+from turnout.storage.files.database import translate_sqlite_errors
 from turnout.storage.files.identify import application_id
 from turnout.storage.files.lock import WriterLock
 from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import Connection, single_value
 
 
 def is_fleet(path: Path) -> bool:
@@ -86,7 +86,7 @@ def restore_fleet(
     return content, aside if moved else None
 
 
-def _describe(db: sqlite3.Connection) -> str:
+def _describe(db: Connection) -> str:
     turns = "closed rounds" if read_unit(db) is TimeUnit.ROUND else "turns"
     clients = pluralize(single_value(db, "SELECT COUNT(*) FROM clients"), "client")
     return f"{meta_count(db, 'round'):,} {turns} of {clients}"

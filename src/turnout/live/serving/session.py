@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError, StoreError
@@ -29,6 +28,8 @@ from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.state import Fleet, row_of
 from turnout.log import get_log
+from turnout.storage.opening import store_exists
+from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.tracking import GuardedTracker, Tracker
@@ -67,8 +68,8 @@ class FleetSession:
         self.tracker: GuardedTracker | None = None
 
     @property
-    def path(self) -> Path:
-        """The file of the fleet."""
+    def path(self) -> Location:
+        """The file of the fleet, or its address in a database."""
         return self.journal.path
 
     @property
@@ -374,10 +375,10 @@ class FleetSession:
 
 
 def open_session(
-    path: Path, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
+    path: Location, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
 ) -> FleetSession:
     """Opens the fleet at `path`, or creates one; the arguments are those of `Scheduler.open`."""
-    if not path.exists():
+    if not store_exists(path):
         _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
     journal = Journal(path, **modes)
     try:
@@ -392,7 +393,7 @@ def open_session(
         raise
 
 
-def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:
+def _create(path: Location, settings: SchedulerSettings, features: Features) -> None:
     """Creates the file of a fleet, after checking that its policy can be built."""
     check_new_policy(settings, features)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})

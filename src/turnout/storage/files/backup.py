@@ -8,8 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.storage.files.database import FileKind, temporary_database, translate_sqlite_errors
+from turnout.storage.files.database import temporary_database, translate_sqlite_errors
 from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import StoreKind
 
 #: The number of pages that are copied at a time.
 PAGES = 2000
@@ -18,7 +19,7 @@ PAGES = 2000
 def back_up(
     path: Path,
     copy: Path,
-    kind: FileKind,
+    kind: StoreKind,
     progress: Callable[[int, int], None] = lambda *_: None,
     check: Callable[[sqlite3.Connection], None] = lambda _: None,
 ) -> None:

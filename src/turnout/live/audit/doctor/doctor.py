@@ -27,6 +27,7 @@ from turnout.storage.files.database import (
 from turnout.storage.files.identify import application_id
 from turnout.storage.files.identity import find_lost_commits, newest_commit
 from turnout.storage.files.lock import Writer, lock_line
+from turnout.storage.store import Connection
 from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]
@@ -97,7 +98,7 @@ def _with_path(findings: Sequence[Finding], path: Path) -> list[Finding]:
     return [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
 
 
-def _has_schema(db: sqlite3.Connection) -> bool:
+def _has_schema(db: Connection) -> bool:
     """Returns whether SQLite can read the schema; without it only the check of the pages is possible, and fails."""
     try:
         db.execute("SELECT COUNT(*) FROM sqlite_master")
@@ -106,7 +107,7 @@ def _has_schema(db: sqlite3.Connection) -> bool:
     return True
 
 
-def _unit(db: sqlite3.Connection) -> TimeUnit:
+def _unit(db: Connection) -> TimeUnit:
     """Returns what the numbers of turns count; the check of the state names settings that cannot be read."""
     try:
         return read_unit(db)
@@ -130,7 +131,7 @@ def _require_fleet(path: Path) -> None:
 # Checks of the file as a whole
 
 
-def _check_format(db: sqlite3.Connection) -> CheckResult:
+def _check_format(db: Connection) -> CheckResult:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
     if version != FLEET.format:
@@ -140,7 +141,7 @@ def _check_format(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
+def _check_pages(db: Connection, path: Path) -> CheckResult:
     result = CheckResult()
     (pages,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
@@ -163,7 +164,7 @@ def _check_log(db: StoreConnection, path: Path) -> CheckResult:
 # Information that is neither right nor wrong
 
 
-def _describe_writer(db: sqlite3.Connection, path: Path) -> CheckResult:
+def _describe_writer(db: Connection, path: Path) -> CheckResult:
     """Describes the current and the last writer.
 
     The lock file is only read: taking the lock, even for a moment, could make a starting scheduler fail.
@@ -181,7 +182,7 @@ def _describe_writer(db: sqlite3.Connection, path: Path) -> CheckResult:
     return CheckResult(f"{last}; {holder} holds the file now")
 
 
-def _describe_size(db: sqlite3.Connection, path: Path) -> CheckResult:
+def _describe_size(db: Connection, path: Path) -> CheckResult:
     (free,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size"))
     return CheckResult(
         f"{path.stat().st_size / 2**20:,.1f} MiB, of which {free * page_size / 2**20:,.1f} MiB are unused, and "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -23,9 +22,10 @@ from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.state import Fleet
+from turnout.storage.store import Connection
 
 
-def check_state(path: Path, db: sqlite3.Connection) -> Iterator[Finding]:
+def check_state(path: Path, db: Connection) -> Iterator[Finding]:
     """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
 
     Loading compares the settings with their amendments, the ids of the clients with the join events, and the open round
@@ -47,7 +47,7 @@ def check_state(path: Path, db: sqlite3.Connection) -> Iterator[Finding]:
         yield Finding("state", False, f"a scheduler cannot open this file: {problem}", RESTORE)
 
 
-def can_replay(path: Path, db: sqlite3.Connection) -> bool:
+def can_replay(path: Path, db: Connection) -> bool:
     """Returns whether the state can be computed from all events, without a snapshot."""
     try:
         with closing(Journal(path, read_only=True)) as journal:
@@ -61,7 +61,7 @@ def can_replay(path: Path, db: sqlite3.Connection) -> bool:
 
 def _check_snapshot(
     journal: Journal,
-    db: sqlite3.Connection,
+    db: Connection,
     state: FleetState,
     settings: SchedulerSettings,
     features: Features,
@@ -94,7 +94,7 @@ def _check_snapshot(
     return result
 
 
-def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
+def _check_counters(db: Connection, fleet: Fleet) -> CheckResult:
     """Checks that the turns that the state counts are those that are recorded, and that the books balance."""
     result = CheckResult("this policy guarantees nothing")
     counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}

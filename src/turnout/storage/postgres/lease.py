@@ -1,0 +1,62 @@
+"""Keeps the lease of a writer while it has nothing to write."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import psycopg
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.storage.address import DatabaseAddress
+from turnout.storage.postgres.connection import PostgresConnection
+
+log = get_log("turnout.live")
+#: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
+#: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
+LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+#: Renews the lease if the epoch is the present one.
+RENEW = f"""UPDATE control SET expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})
+WHERE epoch = ? RETURNING commits"""
+
+
+class LeaseKeeper:
+    """Renews the lease of a writer in a thread, over a connection of its own, until another process has taken it.
+
+    Args:
+        address: The store.
+        epoch: The epoch of the writer.
+    """
+
+    def __init__(self, address: DatabaseAddress, epoch: int) -> None:
+        self._address, self._epoch = address, epoch
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="turnout-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops renewing the lease."""
+        self._stopped.set()
+        self._thread.join(timeout=LEASE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with closing(self._connect()) as db:
+                    while self._renew(db):
+                        if self._stopped.wait(LEASE_SECONDS / RENEWALS):
+                            return
+                log.warning("%s was taken over by another process", self._address)
+                return
+            except (psycopg.Error, StoreError) as error:
+                log.debug("the lease of %s could not be renewed: %s", self._address, error)
+                self._stopped.wait(LEASE_SECONDS / RENEWALS)
+
+    def _connect(self) -> PostgresConnection:
+        db = PostgresConnection(self._address, seconds=LEASE_SECONDS, target_session_attrs="read-write")
+        db.raw.execute("SET synchronous_commit = off")  # a lease that is lost in a crash is renewed or taken
+        return db
+
+    def _renew(self, db: PostgresConnection) -> bool:
+        return db.execute(RENEW, (self._epoch,)).fetchone() is not None
