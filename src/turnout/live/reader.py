@@ -30,7 +30,7 @@ from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.records import RunningTurnRecord
 from turnout.live.turns.state import Fleet
-from turnout.storage.address import DatabaseAddress, as_location
+from turnout.storage.address import DatabaseAddress, as_location, file_of
 from turnout.storage.store import Location
 
 if TYPE_CHECKING:
@@ -104,9 +104,14 @@ class FleetReader(FleetQueries):
         return amendments(self._journal)
 
     @property
-    def path(self) -> Location:
+    def path(self) -> Path:
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._journal.location)
+
+    @property
+    def location(self) -> Location:
         """The file of the fleet, or its address in a database."""
-        return self._journal.path
+        return self._journal.location
 
     def reading(self) -> AbstractContextManager[object]:
         """Opens a block in which all calls see the same state of the file."""
@@ -171,7 +176,7 @@ class FleetReader(FleetQueries):
     def _need(self, *, rounds: bool, instead: str) -> None:
         if self.settings.has_rounds != rounds:
             what = "no rounds" if rounds else "rounds"
-            raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
+            raise SettingError(f"{self.location} is a fleet with {what}: use {instead} of its reader")
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round with the turns of its cohort, or None if no round is open.
@@ -267,7 +272,7 @@ class FleetReader(FleetQueries):
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
+        return f"FleetReader({str(self.location)!r}, policy={self._settings.policy!r})"
 
 
 def journal_of(reader: FleetReader) -> Journal:

@@ -19,8 +19,7 @@ from turnout.live.repeating import repeat
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
-from turnout.storage.address import DatabaseAddress, as_location
-from turnout.storage.store import Location
+from turnout.storage.address import DatabaseAddress, as_location, file_of
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9
@@ -160,9 +159,9 @@ class Reporter(Closable):
         self._late_window = late_turns(self._journal.settings.get("concurrency"))
 
     @property
-    def path(self) -> Location:
-        """The file of the fleet, or its address in a database."""
-        return self._journal.path
+    def path(self) -> Path:
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._journal.location)
 
     def report(
         self,
@@ -201,7 +200,7 @@ class Reporter(Closable):
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"Reporter({str(self.path)!r})"
+        return f"Reporter({str(self._journal.location)!r})"
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:

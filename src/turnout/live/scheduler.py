@@ -27,8 +27,7 @@ from turnout.live.settings import SchedulerOptions, SchedulerSettings
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
-from turnout.storage.address import DatabaseAddress, as_location
-from turnout.storage.store import Location
+from turnout.storage.address import DatabaseAddress, as_location, file_of
 
 if TYPE_CHECKING:
     from turnout.tracking import Tracker
@@ -52,7 +51,7 @@ class Scheduler(FleetQueries):
         self._lock = session.lock
         self._server = _server_of(session)
         for notice in fleet_notices(session.journal, session.memory, session.settings):
-            log.warning("%s: %s", session.path, notice)
+            log.warning("%s: %s", session.location, notice)
         session.warnings.start(session.fleet, session.settings)
 
     @classmethod
@@ -106,9 +105,9 @@ class Scheduler(FleetQueries):
             raise
 
     @property
-    def path(self) -> Location:
-        """The file of the fleet, or its address in a database."""
-        return self._session.path
+    def path(self) -> Path:
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._session.location)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -393,7 +392,7 @@ class Scheduler(FleetQueries):
     def __repr__(self) -> str:
         is_open = self.open_round is not None
         return (
-            f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, "
+            f"Scheduler({str(self._session.location)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, "
             f"round={self.round}, is_open={is_open})"
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from turnout.errors import SettingError
+from turnout.errors import FleetKindError, SettingError
 
 SCHEMES = ("postgresql", "postgres")
 #: The names of fleets: with the prefix, one is the name of a schema, of which PostgreSQL keeps 63 bytes.
@@ -77,6 +77,13 @@ def as_location(location: str | Path | DatabaseAddress) -> Path | DatabaseAddres
     if isinstance(location, str) and location.partition("://")[0] in SCHEMES:
         return DatabaseAddress.parse(location)
     return location if isinstance(location, DatabaseAddress) else Path(location)
+
+
+def file_of(location: Path | DatabaseAddress) -> Path:
+    """Returns the file of a fleet; raises FleetKindError if it is in a database."""
+    if isinstance(location, DatabaseAddress):
+        raise FleetKindError(f"{location} is in a database, and has no file")
+    return location
 
 
 def _query(options: dict[str, str]) -> str:

@@ -48,7 +48,7 @@ class Journal:
     """Reads and writes the store of a fleet. It knows nothing about policies; all its errors are StoreErrors.
 
     Args:
-        path: Where the store is, which must exist.
+        location: Where the store is, which must exist.
         read_only: Whether it is only read.
         reporting: Whether only outcomes are written, by a process beside the scheduler.
         takeover: Whether to replace a process that holds the store but hangs; it can no longer write afterwards.
@@ -58,7 +58,7 @@ class Journal:
 
     def __init__(
         self,
-        path: Location,
+        location: Location,
         *,
         read_only: bool = False,
         reporting: bool = False,
@@ -66,16 +66,18 @@ class Journal:
         accept_older: bool = False,
         standby: bool = False,
     ) -> None:
-        self.path = path = path.resolve() if isinstance(path, Path) else path
+        self.location = location = location.resolve() if isinstance(location, Path) else location
         self.read_only = read_only
         #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
         self._outcomes: tuple[tuple[int, int], bool] | None = None
-        if not store_exists(path):
-            raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
+        if not store_exists(location):
+            raise StoreError(
+                f"there is no fleet at {location}: check the path, or create one with Scheduler.open(path)"
+            )
         schedules = not read_only and not reporting
         #: The store, with figures about its commits and its size; change it only by `writing`.
         self.file = open_store(
-            path,
+            location,
             FLEET,
             "write" if schedules else "report" if reporting else "read",
             takeover=takeover,
@@ -95,7 +97,7 @@ class Journal:
             raise
 
     @classmethod
-    def make(cls, path: Location, settings: Mapping[str, Any]) -> None:
+    def make(cls, location: Location, settings: Mapping[str, Any]) -> None:
         """Creates the store of a new fleet atomically; one that already exists is left as it is."""
         text = json.dumps(settings, sort_keys=True)
         meta = {"settings": text, "seal": settings_digest(text), "epoch": "0", "writer": "", "head": "", "round": "0"}
@@ -103,7 +105,7 @@ class Journal:
         def fill(db: Connection) -> None:
             db.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
 
-        create_store(path, FLEET, fill)
+        create_store(location, FLEET, fill)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -172,7 +174,7 @@ class Journal:
         try:
             self.compact()
         except StoreError as error:  # for example no space: the mark stays, and a notice says so
-            log.warning("%s could not be rewritten after a client was forgotten: %s", self.path, error)
+            log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
 
     @property
     def needs_vacuum(self) -> bool:
@@ -287,7 +289,7 @@ class Journal:
         if meta_count(db, "epoch") != self._epoch:
             writer = meta_value(db, "writer")
             raise StoreError(
-                f"{self.path} was taken over by {writer}: this scheduler can no longer write, so stop its process"
+                f"{self.location} was taken over by {writer}: this scheduler can no longer write, so stop its process"
             )
 
 

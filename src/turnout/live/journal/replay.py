@@ -131,7 +131,7 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
             if fleet.apply_before(round, kind, data, availability):
                 return fleet
             apply_event(fleet, kind, data, availability)
-    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+    raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
 def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
@@ -142,7 +142,7 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
             apply_event(fleet, kind, data, availability)
             if kind in (CLOSE, FILL) and fleet.round == round:
                 return number, fleet
-    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+    raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
 def start_from(
