@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -300,6 +301,24 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
             assert [
                 ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
             ] == scheduler.status().suspects
+
+
+def test_clients_that_were_registered_in_many_calls_join_together(folder: Path) -> None:
+    """Each time, all arrays are copied: a million clients are registered in 50 events."""
+    path = folder / "fleet.turnout"
+    with Scheduler.open(path, settings={"guaranteed_rate": "1/20"}, concurrency=2) as scheduler:
+        for client in named(6):
+            scheduler.register([client])
+        scheduler.fill(named(6))
+        for client in ("x", "y", "z"):
+            scheduler.register([client])
+    with patch.object(Ledger, "join", autospec=True, side_effect=Ledger.join) as join:
+        source, ledger = fleet_ledger(path)
+    with closing(source):
+        assert [call.args[1] for call in join.call_args_list] == [6, 3]
+        assert [source.id_of(row) for row in range(ledger.clients)] == [*named(6), "x", "y", "z"]
+        assert ledger.counters["joined"].tolist() == [0] * 6 + [2] * 3
+        assert [change["id"] for change in source.events(20)] == ["x", "y", "z", *named(6)]
 
 
 def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> None:

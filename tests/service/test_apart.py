@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,28 @@ def test_a_fleet_that_is_not_ready_is_named_and_the_others_are_ready(tmp_path: P
         assert service.ok("/turns", {"clients": ["a"]}, fleet="other")["turns"]
         (tmp_path / "elsewhere").rename(path)
         wait_until(lambda: readiness(service).data == {"status": "ready"}, "it was tried again")
+
+
+def test_a_fleet_whose_file_was_replaced_is_down_until_it_is_back_and_the_other_file_is_not_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, own = tmp_path / "fleet.turnout", tmp_path / "own"
+    with served(tmp_path, BOTH) as service:
+        service.ok("/clients", {"clients": ["a"]})
+        shutil.copy(path, tmp_path / "copy")
+        path.rename(own)
+        (tmp_path / "copy").rename(path)
+        reply = service.post("/clients", {"clients": ["b"]})
+        assert (reply.status, reply.data["detail"]) == (503, UNSTORED)
+        assert "fleet.turnout was deleted or replaced while it was in use" in caplog.text
+        assert readiness(service).data == {"status": "partly ready", "fleets": {"fleet": UNSTORED}}
+        assert (is_up(service, "fleet"), is_up(service, "other")) == (0, 1)
+        assert service.get("/events?follow=false").data["detail"] == UNREADABLE
+        assert "fleet.turnout is not the file that is served" in caplog.text
+        own.replace(path)
+        wait_until(lambda: readiness(service).data == {"status": "ready"}, "it was tried again")
+        assert service.ok("/clients", {"clients": ["a", "b"]}) == {"new": 1}
+        assert service.get("/events?follow=false").status == 200
 
 
 @pytest.mark.parametrize("content", [b"", b"no fleet" * 1000])

@@ -105,7 +105,14 @@ class FleetFile:
         self.tokens, self._scheduler = tokens, scheduler
 
     def open_reader(self) -> FleetReader:
-        """Opens a reader for another thread, which reads while calls are executed; the caller closes it."""
+        """Opens a reader for another thread, which reads while calls are executed; the caller closes it.
+
+        Raises:
+            UnavailableError: If the file is not open.
+            StoreError: If another file has its name.
+        """
+        if not session_of(self.scheduler).journal.file.is_in_place:
+            raise StoreError(f"{self.path} is not the file that is served: put that back, or restart the service")
         return FleetReader(self.scheduler.path)
 
     async def read(

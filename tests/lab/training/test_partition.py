@@ -141,3 +141,11 @@ def test_rounded_shares_sum_to_the_total_and_differ_by_less_than_one(weights: li
 def test_integer_shares_are_not_changed(weights: list[int]) -> None:
     total = sum(weights)
     assert round_shares(np.array(weights) / total, total).tolist() == weights
+
+
+def test_clients_that_are_sorted_by_class_hold_the_same_items_in_another_order() -> None:
+    split = partition(LABELS, clients=40, items=50, gamma=0.1)
+    ordered = split.sorted_by_class()
+    assert (np.diff(ordered.counts.argmax(axis=1)) >= 0).all()
+    assert (ordered.counts == count_classes(ordered)).all()
+    assert sorted(ordered.items.tolist()) == sorted(split.items.tolist())

@@ -180,6 +180,13 @@ def test_the_settings_of_a_training_world_reach_its_federation() -> None:
     assert np.array_equal(world.weights, federation.learner.initial_weights(4))
 
 
+def test_clients_can_be_sorted_by_class_so_that_their_speed_depends_on_their_data() -> None:
+    counts = training_world(items=50, hidden=4, gamma=0.1, by_class=True).federation.partition.counts
+    assert (np.diff(counts.argmax(axis=1)) >= 0).all()
+    unsorted = training_world(items=50, hidden=4, gamma=0.1).federation.partition.counts
+    assert sorted(counts.tolist()) == sorted(unsorted.tolist()) != unsorted.tolist()
+
+
 def test_settings_of_the_training_world_are_checked() -> None:
     with pytest.raises(SettingError, match="model must be one of mlp, cnn, not 'resnet'"):
         training_world(model="resnet")

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,13 @@ class FleetSource(Source):
         self._events = self._reader.last_event
         while self._follower.position < self._events and time.monotonic() < end:
             is_large = self.ledger.clients > EVERY_ROUND_UP_TO
-            for event in self._follower.poll(EVENTS_PER_POLL_LARGE if is_large else EVENTS_PER_POLL):
-                self._apply(event)
+            events = self._follower.poll(EVENTS_PER_POLL_LARGE if is_large else EVENTS_PER_POLL)
+            for (joined, is_ahead), part in groupby(events, self._kind_of):
+                if joined:
+                    self._join(list(part), is_ahead=is_ahead)
+                    continue
+                for event in part:
+                    self._apply(event, is_ahead=is_ahead)
         if self._follower.position >= self._follower.starts_after:
             self._adopt_policy()
             fleet = self._follower.fleet
@@ -214,8 +220,20 @@ class FleetSource(Source):
                 totals = read_totals(db)
             self.ledger.begin(summary.clients, joined, left, totals)
 
-    def _apply(self, event: FleetEvent) -> None:
-        is_ahead = self._follower.is_ahead(event.number)
+    def _kind_of(self, event: FleetEvent) -> tuple[bool, bool]:
+        """Returns whether clients joined, and whether the event is newer than the initial state."""
+        return event.kind == "joined", self._follower.is_ahead(event.number)
+
+    def _join(self, events: Sequence[FleetEvent], *, is_ahead: bool) -> None:
+        """Applies events with which clients joined, all at once: each time, all arrays are copied."""
+        if is_ahead:
+            self._adopt_policy()
+            self._follower.fleet.join([client for event in events for client in event.clients])
+        self.ledger.join(sum(len(event.clients) for event in events))
+        for event in events:
+            self._note_change(event.kind, pluralize(len(event.clients), "client"), event.clients)
+
+    def _apply(self, event: FleetEvent, *, is_ahead: bool) -> None:
         if is_ahead:
             self._adopt_policy()
         if event.closed is not None:
@@ -228,10 +246,7 @@ class FleetSource(Source):
             self._amend(event, event.amended)
             return
         self._follower.apply(event)
-        if event.kind == "joined":
-            self.ledger.join(len(event.clients))
-        else:
-            self.ledger.leave(event.rows[0])
+        self.ledger.leave(event.rows[0])
         self._note_change(event.kind, pluralize(len(event.clients), "client"), event.clients)
 
     def _note_change(self, kind: str, text: str, clients: Sequence[str] = ()) -> None:

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from turnout.errors import SettingError, suggestion
 from turnout.lab.studies.framework.experiment import Experiment
-from turnout.lab.studies.pace.accuracy import PaceRounds, PaceTime
+from turnout.lab.studies.pace.price_of_fairness import PriceOfFairness
+from turnout.lab.studies.pace.time_to_accuracy import TimeToAccuracy
 from turnout.lab.studies.paper.accuracy import AccuracyRounds, AccuracyTime
 from turnout.lab.studies.paper.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.paper.fairness_impact import FairnessImpact
@@ -29,7 +30,7 @@ NUMERICAL: tuple[Experiment, ...] = (
     HorizonStudy(),
 )
 ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
-PACE: tuple[Experiment, ...] = (PaceRounds(), PaceTime())
+PACE: tuple[Experiment, ...] = (TimeToAccuracy(), PriceOfFairness())
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY, *PACE)}
 )

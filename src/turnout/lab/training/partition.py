@@ -35,6 +35,11 @@ class Partition:
         sizes: IntArray = (self.items >= 0).sum(axis=1)
         return sizes
 
+    def sorted_by_class(self) -> Partition:
+        """Returns the partition with the clients in the order of the class of which they hold most items."""
+        order = np.argsort(self.counts.argmax(axis=1), kind="stable")
+        return Partition(self.items[order], self.counts[order])
+
     @classmethod
     def from_indices(cls, indices: Sequence[npt.ArrayLike], labels: npt.ArrayLike) -> Partition:
         """Returns the partition in which client i holds the items `indices[i]`.

@@ -89,6 +89,11 @@ class FileIdentity:
         self._moved = _read_moved(path)
         self._checked: tuple[int, ...] | None = None
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file still has its name, under which a new connection would open it."""
+        return _inode(self._path) == self._inode
+
     def check(self, db: sqlite3.Connection) -> None:
         """Raises StoreError if the changes of a connection would be in another file, or in none."""
         status, log_inode = _status(self._path), _inode(self._log)

@@ -113,6 +113,15 @@ class StoreFile(Store[StoreConnection]):
         self._acknowledge(db, newest)
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the file that is written still has its name.
+
+        If another file has the name, no connection of this process may open it: both would share the log, and closing
+        one would release the locks of the other.
+        """
+        return self._identity is None or self._identity.is_in_place
+
+    @property
     def commits(self) -> int:
         """The number of commits since the file was created."""
         with self.reading() as db:

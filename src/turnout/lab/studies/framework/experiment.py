@@ -28,10 +28,13 @@ Plans = Mapping[str, list[RunPlan]]
 Contenders = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
-def plans_for(contenders: Contenders, seeds: int, rounds: int, **options: Any) -> Plans:
+def plans_for(contenders: Contenders, seeds: int, rounds: int, *, first_seed: int = 0, **options: Any) -> Plans:
     """Returns the plans of each contender, one per seed; `options` are further arguments of `RunPlan`."""
     return {
-        label: [RunPlan(policy, rounds, seed, settings, label=label, **options) for seed in range(seeds)]
+        label: [
+            RunPlan(policy, rounds, seed, settings, label=label, **options)
+            for seed in range(first_seed, first_seed + seeds)
+        ]
         for label, (policy, settings) in contenders.items()
     }
 
@@ -79,7 +82,8 @@ class Runs:
 class Experiment(ABC):
     """A figure with its claims.
 
-    `rounds` and `seeds` are the default numbers; `keep` is that of the plans: long runs store only choices and times.
+    `rounds` and `seeds` are the default numbers, `first_seed` is the first of the seeds; `keep` is that of the plans:
+    long runs store only choices and times.
     """
 
     name: ClassVar[str]
@@ -88,6 +92,7 @@ class Experiment(ABC):
     contenders: ClassVar[Contenders]
     rounds: ClassVar[int] = 500
     seeds: ClassVar[int] = 20
+    first_seed: ClassVar[int] = 0
     keep: ClassVar[Literal["all", "choices"]] = "all"
 
     def on(self, datasets: Sequence[str]) -> Experiment:

@@ -160,7 +160,12 @@ def slot_contenders(*, losses: bool = False) -> tuple[Contender, ...]:
         Contender("random, in rounds", "random", in_rounds=True),
     ]
     if losses:
-        contenders.append(
-            Contender("random (FedAsync)", "random", world_settings={"updates_per_version": 1, "mixing": 0.6})
-        )
+        valued = {**one_turn, "value": "loss"}
+        contenders += [
+            *(
+                Contender(f"FairPace, {float(100 * share):g} %, value", "fair-pace", valued, share=share)
+                for share in SHARES
+            ),
+            Contender("random (FedAsync)", "random", world_settings={"updates_per_version": 1, "mixing": 0.6}),
+        ]
     return tuple(contenders)

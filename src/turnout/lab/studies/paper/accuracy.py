@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,6 +81,8 @@ class AccuracyExperiment(Experiment):
     clock: ClassVar[Clock] = "rounds"
     contenders: ClassVar[Contenders] = CONTENDERS
     gammas: ClassVar[tuple[float | str, ...]] = GAMMAS
+    #: The gammas of further panels, in which the speed of clients depends on their classes.
+    by_class: ClassVar[tuple[float | str, ...]] = ()
     #: The contender whose final accuracy determines the targets.
     reference: ClassVar[str] = "random"
     summary: ClassVar[str] = "accuracy-summary"
@@ -91,8 +92,8 @@ class AccuracyExperiment(Experiment):
 
     @property
     def panels(self) -> list[Panel]:
-        """One panel per task and gamma."""
-        return [Panel(task.dataset, gamma) for task, gamma in product(self.tasks, self.gammas)]
+        """The panels of all tasks."""
+        return [panel for task in self.tasks for panel in self._panels_of(task)]
 
     def on(self, datasets: Sequence[str]) -> AccuracyExperiment:
         """Returns the same experiment on other datasets."""
@@ -101,23 +102,41 @@ class AccuracyExperiment(Experiment):
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Returns plans of every contender in every panel."""
         plans: dict[str, list[RunPlan]] = {}
-        for task, gamma in product(self.tasks, self.gammas):
-            name = Panel(task.dataset, gamma).name
-            contenders = {f"{name}, {label}": contender for label, contender in self.contenders.items()}
-            world = {"dataset": task.dataset, "gamma": gamma, **task.settings}
-            length = rounds or task.rounds
-            plans |= plans_for(contenders, seeds, length, world="training", world_settings=world, keep="choices")
+        for task in self.tasks:
+            for panel in self._panels_of(task):
+                for label, contender in self.contenders_of(panel).items():
+                    plans |= plans_for(
+                        {f"{panel.name}, {label}": contender},
+                        self.seeds_of(label, seeds),
+                        rounds or task.rounds,
+                        first_seed=self.first_seed,
+                        world="training",
+                        world_settings={**panel.world_settings, **task.settings},
+                        keep="choices",
+                    )
         return plans
 
-    def findings(self, runs: Runs) -> Findings:
-        """Computes the claims, the curves of all panels, and a summary of each contender."""
-        curves = {
+    def contenders_of(self, panel: Panel) -> Contenders:  # noqa: ARG002
+        """Returns the contenders of a panel."""
+        return self.contenders
+
+    def seeds_of(self, label: str, seeds: int) -> int:  # noqa: ARG002
+        """Returns the number of seeds of a contender if the others have `seeds`."""
+        return seeds
+
+    def curves_of(self, runs: Runs) -> dict[Panel, PanelCurves]:
+        """Returns the learning curves of all panels."""
+        return {
             panel: {
                 label: [LearningCurve.of(columns) for columns in runs.of(f"{panel.name}, {label}")]
-                for label in self.contenders
+                for label in self.contenders_of(panel)
             }
             for panel in self.panels
         }
+
+    def findings(self, runs: Runs) -> Findings:
+        """Computes the claims, the curves of all panels, and a summary of each contender."""
+        curves = self.curves_of(runs)
         tables = {
             self.name: curves_table(curves, self.clock),
             self.summary: summary_table(curves, self.reference),
@@ -128,6 +147,10 @@ class AccuracyExperiment(Experiment):
     def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
         """Returns the claims of all panels."""
         return [claim for panel in curves for claim in about(panel.name, self.panel_claims(panel, curves[panel]))]
+
+    def _panels_of(self, task: Task) -> list[Panel]:
+        plain = [Panel(task.dataset, gamma) for gamma in self.gammas]
+        return plain + [Panel(task.dataset, gamma, by_class=True) for gamma in self.by_class]
 
     @abstractmethod
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:

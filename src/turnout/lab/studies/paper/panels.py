@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOW, HIGH = 0.5, 0.9
+LEVELS: Mapping[str, float] = {"low": LOW, "high": HIGH}
 STEP_MINUTES = 0.25
 MINUTES = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 #: The y axis starts at the lowest value after this share of the x axis; the steep start would flatten everything else.
@@ -30,10 +31,15 @@ SHOWN_AFTER: Mapping[Clock, float] = {"rounds": 0.1, "minutes": 0.05}
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A dataset, and the concentration of its class proportions (gamma_1): a number, or "iid"."""
+    """A dataset, and how it is divided.
+
+    `gamma` is the concentration of the class proportions (gamma_1): a number, or "iid". `by_class`: the speed of
+    clients depends on the class of which they hold most items.
+    """
 
     dataset: str
     gamma: float | str
+    by_class: bool = False
 
     @property
     def name(self) -> str:
@@ -43,7 +49,19 @@ class Panel:
     @property
     def split(self) -> str:
         """The label of the partition."""
-        return "iid" if self.gamma == "iid" else f"gamma {self.gamma:g}"
+        return self.column if self.gamma == "iid" else f"gamma {self.column}"
+
+    @property
+    def column(self) -> str:
+        """The partition in the column `gamma` of tables."""
+        gamma = self.gamma if self.gamma == "iid" else f"{self.gamma:g}"
+        return f"{gamma}, speed by class" if self.by_class else str(gamma)
+
+    @property
+    def world_settings(self) -> dict[str, Any]:
+        """The settings of the world "training"."""
+        settings = {"dataset": self.dataset, "gamma": self.gamma}
+        return {**settings, "by_class": True} if self.by_class else settings
 
 
 #: The learning curves of each contender, one per seed.
@@ -66,9 +84,15 @@ def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
     return {name: column.round(6) for name, column in mean_curves(curves, clock, at=times).items()}
 
 
-def summary_table(panels: Mapping[Panel, PanelCurves], reference: str) -> Table:
-    """Returns final accuracies, and rounds and minutes to a low and a high target."""
-    rows = [_summary(panel, label, curves, reference) for panel, curves in panels.items() for label in curves]
+def summary_table(panels: Mapping[Panel, PanelCurves], reference: str, levels: Mapping[str, float] = LEVELS) -> Table:
+    """Returns final accuracies, and rounds and minutes to targets.
+
+    Args:
+        panels: The curves of each panel.
+        reference: The contender whose final accuracy determines the targets.
+        levels: The name of each target, and its share of that accuracy.
+    """
+    rows = [_summary(panel, label, curves, reference, levels) for panel, curves in panels.items() for label in curves]
     return as_columns(rows)
 
 
@@ -80,16 +104,18 @@ def _times(contenders: Sequence[Sequence[LearningCurve]], clock: Clock) -> Float
     return STEP_MINUTES * np.arange(1.0, max(int(longest / STEP_MINUTES), 1) + 1)
 
 
-def _summary(panel: Panel, label: str, curves: PanelCurves, reference: str) -> dict[str, Any]:
+def _summary(
+    panel: Panel, label: str, curves: PanelCurves, reference: str, levels: Mapping[str, float]
+) -> dict[str, Any]:
     seeds = curves[label]
-    row: dict[str, Any] = {"dataset": panel.dataset, "gamma": str(panel.gamma), "contender": label}
+    row: dict[str, Any] = {"dataset": panel.dataset, "gamma": panel.column, "contender": label}
     row |= {"seeds": len(seeds), "rounds": seeds[0].length}
     groups = {
         "final_accuracy": final_accuracies(label, seeds),
         "jitter": measure_curves(label, seeds, lambda run: run.jitter),
     }
     groups["minutes"] = measure_curves(label, seeds, lambda run: run.duration)
-    for level, share in (("low", LOW), ("high", HIGH)):
+    for level, share in levels.items():
         target = target_of(curves, reference, share)
         row[f"{level}_target"] = round(target, 6)
         row[f"never_at_{level}"] = sum(not run.reaches(target) for run in seeds)
