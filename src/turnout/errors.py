@@ -34,8 +34,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes milliseconds
     from pathlib import Path
 
-    from turnout.storage.address import DatabaseAddress
-
 
 class TurnoutError(Exception):
     """Base class of all errors that turnout raises on purpose.
@@ -54,7 +52,7 @@ class TurnoutError(Exception):
         *args: object,
         argument: str | None = None,
         dataset: str | None = None,
-        damaged: Path | DatabaseAddress | None = None,
+        damaged: Path | None = None,
     ) -> None:
         super().__init__(*args)
         self.argument = argument

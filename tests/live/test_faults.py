@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +41,7 @@ from live.fleets import (
 from live.forging import alter
 from live.serving import AFTER, BEFORE, EACH_PART, Server, read_everything
 from narrowing import known
+from postgres import tables
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
@@ -501,12 +501,10 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
     from turnout.live.turns.records import digest_of
     from turnout.live.turns.rounds.records import pack_open, unpack_open
 
-    db = sqlite3.connect(path)
-    (data,) = db.execute("SELECT data FROM open_round").fetchone()
-    data = pack_open(replace(unpack_open(data), **changes))  # type: ignore[arg-type]
-    db.execute("UPDATE open_round SET data = ?, digest = ?", (data, digest_of(b"", "1", data)))
-    db.commit()
-    db.close()
+    with tables(path) as db:
+        (data,) = db.execute("SELECT data FROM open_round").fetchone()
+        data = pack_open(replace(unpack_open(data), **changes))  # type: ignore[arg-type]
+        db.execute("UPDATE open_round SET data = ?, digest = ?", (data, digest_of(b"", "1", data)))
 
 
 # disk full

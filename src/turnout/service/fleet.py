@@ -74,7 +74,7 @@ class FleetFile:
     @property
     def changes(self) -> int:
         """The number of rows that the scheduler has written."""
-        return session_of(self.scheduler).journal.file.connection.total_changes
+        return int(session_of(self.scheduler).journal.file.connection.total_changes)
 
     def open(self) -> bool:
         """Opens the file; returns False if it cannot be opened now. Logs why if it is another reason than before."""

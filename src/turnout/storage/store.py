@@ -175,6 +175,11 @@ class Store(ABC, Generic[AnyConnection]):
     def log_bytes(self) -> int:
         """The size of the write-ahead log; 0 if it is not the store's own."""
 
+    @property
+    @abstractmethod
+    def writer(self) -> str | None:
+        """The process that writes the store now; None if there is none."""
+
     @abstractmethod
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long a transaction waits for other processes."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +16,18 @@ import pytest
 from live.fleets import play_round, take_snapshot
 from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_turn
 from live.serving import killed_after
+from postgres import copy_store, tables
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
 from turnout.live.audit.doctor.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
 from turnout.live.turns.rounds.records import unpack_closed
+from turnout.storage.files.database import StoreConnection
+from turnout.storage.store import Connection
 
 #: A statement, or a function that changes the file.
-Damage = str | Callable[[sqlite3.Connection], object]
+Damage = str | Callable[[Any], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
@@ -64,7 +64,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(original, tmp_path))
+    return copy_store(original, tmp_path / "fleet.turnout")
 
 
 def findings_by_part(path: Path) -> dict[str, Finding]:
@@ -75,7 +75,7 @@ def problems(path: Path) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine(path) if finding.ok is False}
 
 
-def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
+def forge_offer(db: Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
     """Changes an offer and its digest; `under` is the round under which it is stored, by default its own."""
     data, available = fetch_row(db, "SELECT data, available FROM offers WHERE round = ?", round_)
     offer = unpack_offer(data, available)
@@ -83,7 +83,7 @@ def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = Non
     put_offer(db, round_ if under is None else under, available, data)
 
 
-def put_offer(db: sqlite3.Connection, round_: int, available: bytes, data: bytes) -> None:
+def put_offer(db: Connection, round_: int, available: bytes, data: bytes) -> None:
     digest = digest_of(available, str(round_), data)
     db.execute(
         "INSERT OR REPLACE INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, '')",
@@ -96,7 +96,7 @@ def count_a_turn_more(state: dict[str, Any]) -> None:
     state["policy.turns"][0] += 1
 
 
-def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
+def learn_a_late_time_twice(db: Connection) -> None:
     """Changes the newest close event: it learns the times that the one before it learned."""
     events = db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq DESC").fetchall()
     late = next(closed for _, data in events[1:] if (closed := unpack_closed(data, None)[0]).late.turns)
@@ -107,7 +107,7 @@ def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
     forge_event(db, events[0][0], repeat)
 
 
-def hide_a_turn_from_the_index(db: sqlite3.Connection) -> None:
+def hide_a_turn_from_the_index(db: StoreConnection) -> None:
     """Changes the newest turn in the index of turns by id, but not in the table."""
     newest = "WHERE round = 25 AND row = (SELECT MIN(row) FROM turns WHERE round = 25)"
     (client,) = fetch_row(db, f"SELECT id FROM turns {newest}")
@@ -267,7 +267,7 @@ def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path
     alter(path, damage)
     findings = findings_by_part(path)
     assert findings["state"].ok is False
-    assert findings["state"].message.startswith("a scheduler cannot open this file")
+    assert findings["state"].message.startswith("a scheduler cannot open this fleet")
     assert findings["summary"].message == "all rounds are kept"
 
 
@@ -285,7 +285,7 @@ def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
     with pytest.raises(StateError, match=r"the late time of client \d in turn \d+ was learned before"):
         Scheduler.open(path)
     (message,) = [finding.message for finding in examine(path) if finding.part == "state"]
-    assert message.startswith("a scheduler cannot open this file: the late time of client")
+    assert message.startswith("a scheduler cannot open this fleet: the late time of client")
 
 
 def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None:
@@ -338,7 +338,7 @@ def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, da
 
 
 def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
+    with tables(path) as db:
         put_offer(db, 3, b"", b"\0")
         db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
         forge_offer(db, 7, rows=np.array([0, 1]))

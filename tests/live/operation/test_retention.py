@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +29,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.serving import Server
+from postgres import tables
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import FleetTotals, StaleError, journal_of, read_totals
@@ -38,6 +38,7 @@ from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
 from turnout.storage.files import storefile
+from turnout.storage.store import Connection
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
 ROUNDS = 46
@@ -97,7 +98,7 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
 
 
 def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Path) -> None:
-    with closing(sqlite3.connect(kept)) as db, db:
+    with tables(kept) as db:
         db.execute("DELETE FROM snapshot")
     with closing(Journal(kept, read_only=True)) as journal, journal.reading() as db:
         first = summary_module.first_state(db)
@@ -306,9 +307,8 @@ def test_a_changed_byte_in_the_summary_is_found(kept: Path, table: str) -> None:
     }
     original = kept.read_bytes()
     for change in changes[table]:
-        with closing(sqlite3.connect(kept)) as db:
+        with tables(kept) as db:
             db.execute(f"UPDATE {table} SET {change}")
-            db.commit()
         assert problems(kept), change
         with pytest.raises(StoreError):
             read_summary(kept)
@@ -493,7 +493,7 @@ def test_one_transaction_deletes_a_bounded_number_of_rows(
     deleted: list[int] = []
     trim = summary_module.trim
 
-    def counted(db: sqlite3.Connection) -> bool:
+    def counted(db: Connection) -> bool:
         before = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("events", "turns")]
         is_left = trim(db)
         after = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("events", "turns")]

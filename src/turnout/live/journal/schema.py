@@ -24,6 +24,7 @@ answers      answers to requests of a service, stored in the transaction of what
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.live.turns.records import Turn
@@ -140,4 +141,5 @@ def put_meta(db: Connection, key: str, value: str) -> None:
 
 def corruption(db: Connection, problem: str) -> StoreError:
     """Returns the error that reports a damaged file."""
-    return StoreError(f"{db.location} is damaged ({problem}): restore it from a backup", damaged=db.location)
+    file = db.location if isinstance(db.location, Path) else None
+    return StoreError(f"{db.location} is damaged ({problem}): restore it from a backup", damaged=file)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.storage.files.database import temporary_database, translate_sqlite_errors
+from turnout.storage.files.database import StoreConnection, temporary_database, translate_sqlite_errors
 from turnout.storage.files.storefile import StoreFile
 from turnout.storage.store import StoreKind
 
@@ -21,7 +21,7 @@ def back_up(
     copy: Path,
     kind: StoreKind,
     progress: Callable[[int, int], None] = lambda *_: None,
-    check: Callable[[sqlite3.Connection], None] = lambda _: None,
+    check: Callable[[StoreConnection], None] = lambda _: None,
 ) -> None:
     """Writes a complete copy of a store, with everything that is still in its log; other processes may go on writing.
 
@@ -44,7 +44,7 @@ def back_up(
         source.reading() as db,
         _naming(copy),
         temporary_database(copy) as temporary,
-        closing(sqlite3.connect(temporary, isolation_level=None)) as target,
+        closing(sqlite3.connect(temporary, isolation_level=None, factory=StoreConnection)) as target,
     ):
         db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         db.backup(target, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))

@@ -24,7 +24,7 @@ from turnout.storage.files.database import (
     translate_sqlite_errors,
 )
 from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
-from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.lock import WriterLock, running_writer
 from turnout.storage.files.system import sync_file, sync_folder
 from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
 
@@ -143,6 +143,11 @@ class StoreFile(Store[StoreConnection]):
         """A number that changes whenever another connection has written to the file."""
         with self.translating():
             return int(single_value(self.connection, "PRAGMA data_version"))
+
+    @property
+    def writer(self) -> str | None:
+        """The process that writes the file now; None if there is none, or it was killed."""
+        return running_writer(self.path)
 
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long a transaction waits for other processes."""

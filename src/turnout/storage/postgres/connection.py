@@ -73,6 +73,7 @@ class PostgresConnection:
         self.location = address
         self.total_changes = 0
         self.token: object = None
+        self.answer: psycopg.Cursor[Any]
         given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
         parameters = {name: value for name, value in {**PARAMETERS, **options}.items() if name not in given}
         self.raw = psycopg.connect(address.conninfo, autocommit=True, **parameters)
@@ -99,9 +100,11 @@ class PostgresConnection:
         return not (self.raw.closed or self.raw.broken)
 
     def begin(self, statement: str) -> object:
-        """Begins a transaction with a statement; returns its token."""
+        """Begins a transaction with statements, of which `answer` has the last result; returns its token."""
         self.token = token = object()
-        self.raw.execute(statement)
+        self.answer = self.raw.execute(statement)
+        while self.answer.nextset():
+            pass
         return token
 
     def owns(self, token: object) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 
 import psycopg
 
@@ -16,9 +17,8 @@ log = get_log("turnout.live")
 #: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
 #: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
 LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
-#: Renews the lease if the epoch is the present one.
-RENEW = f"""UPDATE control SET expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})
-WHERE epoch = ? RETURNING commits"""
+#: Renews the lease, in an UPDATE of the table `control`.
+RENEWED = f"expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})"
 
 
 class LeaseKeeper:
@@ -27,10 +27,13 @@ class LeaseKeeper:
     Args:
         address: The store.
         epoch: The epoch of the writer.
+        connection: Returns the connection of the writer. Its transactions are kept alive while this process computes.
     """
 
-    def __init__(self, address: DatabaseAddress, epoch: int) -> None:
-        self._address, self._epoch = address, epoch
+    def __init__(
+        self, address: DatabaseAddress, epoch: int, connection: Callable[[], PostgresConnection | None]
+    ) -> None:
+        self._address, self._epoch, self._connection = address, epoch, connection
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="turnout-lease", daemon=True)
         self._thread.start()
@@ -45,6 +48,7 @@ class LeaseKeeper:
             try:
                 with closing(self._connect()) as db:
                     while self._renew(db):
+                        self._keep_transaction()
                         if self._stopped.wait(LEASE_SECONDS / RENEWALS):
                             return
                 log.warning("%s was taken over by another process", self._address)
@@ -54,9 +58,19 @@ class LeaseKeeper:
                 self._stopped.wait(LEASE_SECONDS / RENEWALS)
 
     def _connect(self) -> PostgresConnection:
-        db = PostgresConnection(self._address, seconds=LEASE_SECONDS, target_session_attrs="read-write")
+        db = PostgresConnection(self._address, seconds=LEASE_SECONDS / RENEWALS, target_session_attrs="read-write")
         db.raw.execute("SET synchronous_commit = off")  # a lease that is lost in a crash is renewed or taken
         return db
 
     def _renew(self, db: PostgresConnection) -> bool:
-        return db.execute(RENEW, (self._epoch,)).fetchone() is not None
+        try:
+            return bool(db.execute(f"UPDATE control SET {RENEWED} WHERE epoch = ?", (self._epoch,)).rowcount)
+        except psycopg.errors.LockNotAvailable:  # a long transaction, during which nobody can take the lease
+            return True
+
+    def _keep_transaction(self) -> None:
+        """Executes a query in an open transaction in which none is executed now."""
+        db = self._connection()
+        if db is not None and db.in_transaction and not db.raw.lock.locked():
+            with suppress(psycopg.Error):  # the transaction has failed, and its own thread will notice
+                db.raw.execute("SELECT 1")

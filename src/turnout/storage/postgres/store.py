@@ -1,23 +1,25 @@
 """A store in a schema of a PostgreSQL database, with a lease that fences its writer.
 
 The table `control` has one row: the format, the number of commits, and the lease of the writer. Every transaction that
-writes locks this row first, so that one process writes at a time. The writer renews its lease in the same statement,
+writes changes this row first, so that one process writes at a time. The writer renews its lease in the same statement,
 under the condition that its epoch is the present one: a process that another one has replaced can no longer write,
 whenever it wakes up. Only the clock of the database decides whether a lease has expired.
 
-Each process that writes has a row in `sessions` with the number of its own commits. If the connection is lost while a
-transaction is committed, that row says whether it was. If it has a smaller number than this process was told, the
-database has lost commits, for example because an asynchronous replica has taken the place of the primary.
+Each process that writes has a row in `sessions` with the number of its newest transaction. If the connection is lost
+while a transaction is committed, that row says whether it was. If it has a smaller number than this process was told,
+the database has lost commits, for example because an asynchronous replica has taken the place of the primary.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
-from typing import Literal
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -33,7 +35,7 @@ from turnout.storage.postgres.connection import (
     translate_postgres_errors,
     translated,
 )
-from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEW, LeaseKeeper
+from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
 from turnout.storage.store import META, Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
@@ -45,15 +47,18 @@ PAUSE, MAX_PAUSE, STANDBY_PAUSE = 0.05, 1.0, 0.25
 KEPT_DAYS = 7
 CONTROL = """CREATE TABLE control (
     kind TEXT NOT NULL, format INTEGER NOT NULL, commits INTEGER NOT NULL, epoch INTEGER NOT NULL, writer TEXT NOT NULL,
-    expires TIMESTAMPTZ NOT NULL
+    expires TIMESTAMPTZ NOT NULL, timeline TEXT NOT NULL
 )"""
-SESSIONS = "CREATE TABLE sessions (id TEXT PRIMARY KEY, commits INTEGER NOT NULL, at TIMESTAMPTZ NOT NULL)"
-LOCK = "SELECT commits FROM control FOR UPDATE"
-COUNT = """WITH counted AS (UPDATE control SET commits = commits + 1 RETURNING commits)
-INSERT INTO sessions SELECT ?, ?, clock_timestamp() FROM counted
-ON CONFLICT (id) DO UPDATE SET commits = excluded.commits, at = excluded.at RETURNING (SELECT commits FROM counted)"""
-TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?,
-expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})
+SESSIONS = "CREATE TABLE sessions (id TEXT PRIMARY KEY, number INTEGER NOT NULL, at TIMESTAMPTZ NOT NULL)"
+LOCK = "BEGIN; SELECT commits FROM control FOR UPDATE"
+#: Begins a transaction that writes, and counts its commit. One statement, because each costs a round trip.
+BEGIN = """BEGIN;
+WITH own AS (INSERT INTO sessions VALUES ('{session}', {number}, clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET number = excluded.number, at = excluded.at)
+UPDATE control SET commits = commits + 1{lease} RETURNING commits"""
+#: The number of the database's history, which changes when a replica takes its place.
+TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?, timeline = {TIMELINE}, {RENEWED}
 WHERE ? OR expires < clock_timestamp() RETURNING epoch"""
 #: Statements that bring a schema of a format to the next one.
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
@@ -88,8 +93,10 @@ class PostgresStore(Store[PostgresConnection]):
         super().__init__(address, access)
         self.address, self._kind, self._claim = address, kind, claim
         self._wait = WAIT_SECONDS
-        self._session, self._own = secrets.token_hex(8), 0  # the own commits that were acknowledged
-        self._seen = 0  # the largest number of commits that this process has seen
+        self._session = secrets.token_hex(8)
+        self._number = self._own = 0  # of the newest own transaction, and of the newest that was acknowledged
+        self._seen = self._counted = 0  # the number of commits that were acknowledged, and with the open transaction
+        self._began = 0.0  # when that one began
         self._accepts_older, self._epoch = accept_older, 0
         self._keeper: LeaseKeeper | None = None
         try:
@@ -114,7 +121,8 @@ class PostgresStore(Store[PostgresConnection]):
         idle = None if is_reading else IDLE_SECONDS
         db = PostgresConnection(self.address, seconds=self._wait, idle_seconds=idle, **options)
         try:
-            self._check_commits(db)
+            if self._seen:
+                self._check_commits(int(single_value(db, "SELECT commits FROM control")), self._stored_number(db))
         except BaseException:
             db.close()
             raise
@@ -123,70 +131,80 @@ class PostgresStore(Store[PostgresConnection]):
     def _begin(self, access: Literal["read", "lock", "write"]) -> tuple[PostgresConnection, object]:
         until, pause = time.monotonic() + self._wait, PAUSE
         while True:
+            db = self.connection
             try:
-                db = self.connection
                 if not db.is_usable:
                     db = self._connection = self._connect()
                 if access == "read":
                     return db, db.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                return db, self._begin_to_write(db, must_be_writer=access == "write" and self._epoch > 0)
+                return db, self._begin_to_write(db) if access == "write" else db.begin(LOCK)
             except psycopg.Error as error:
                 if not is_lost(error) or time.monotonic() > until:
                     raise
-                self.connection.close()
+                db.close()
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE)
 
-    def _begin_to_write(self, db: PostgresConnection, *, must_be_writer: bool) -> object:
+    def _begin_to_write(self, db: PostgresConnection) -> object:
         if db.in_transaction:  # an interrupted call has left it open
             db.execute("ROLLBACK")
-        token = db.begin("BEGIN")
+        self._number += 1
+        lease = f", {RENEWED} WHERE epoch = {self._epoch}" if self._epoch else ""
         try:
-            if must_be_writer:
-                if db.execute(RENEW, (self._epoch,)).fetchone() is None:
-                    raise self._replaced(db)
-            else:
-                db.execute(LOCK)
+            token = db.begin(BEGIN.format(session=self._session, number=self._number, lease=lease))
+            row = db.answer.fetchone()
+            if row is None:
+                raise self._replaced(db)
+            self._check_commits(int(row[0]) - 1)
         except BaseException:
-            if db.owns(token):
+            if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        self._counted, self._began = int(row[0]), time.monotonic()
         return token
 
     def _commit(self, db: PostgresConnection) -> None:
-        number = self._own + 1
-        seen = int(single_value(db, COUNT, self._session, number))
+        number, counted = self._number, self._counted
+        has_lasted = self._epoch and time.monotonic() - self._began > LEASE_SECONDS / RENEWALS
+        renew = f"UPDATE control SET {RENEWED}; " if has_lasted else ""
         try:
-            db.execute("COMMIT")
+            db.raw.execute(f"{renew}COMMIT")
         except psycopg.Error as error:
             if not is_lost(error) or not self._was_committed(number):
                 raise
-        self._own, self._seen = number, max(self._seen, seen)
+        self._own, self._seen = number, max(self._seen, counted)
 
     def _was_committed(self, number: int) -> bool:
         """Returns whether the own commit with this number is stored, after its connection was lost."""
         self.connection.close()
-        db, token = self._begin("lock")  # the lost connection may still be committing, and has locked the row then
         try:
-            return self._stored_commits(db) == number
-        finally:
-            if db.owns(token):
-                db.execute("ROLLBACK")
+            db, token = self._begin("lock")  # the lost connection may still be committing, and has locked the row then
+            try:
+                return self._stored_number(db) == number
+            finally:
+                if db.owns(token):
+                    db.execute("ROLLBACK")
+        except psycopg.Error as error:
+            raise StoreError(
+                f"{self.address} cannot be reached ({' '.join(str(error).split())}), and it is unknown whether this "
+                "call was stored: check it when the database runs again"
+            ) from error
 
-    def _stored_commits(self, db: PostgresConnection) -> int:
-        return int(single_value(db, "SELECT COALESCE(MAX(commits), 0) FROM sessions WHERE id = ?", self._session))
+    def _stored_number(self, db: PostgresConnection) -> int:
+        return int(single_value(db, "SELECT COALESCE(MAX(number), 0) FROM sessions WHERE id = ?", self._session))
 
-    def _check_commits(self, db: PostgresConnection) -> None:
-        """Raises StoreError if the database has lost commits of which this process knows."""
-        if not self._seen:
-            return
-        commits, own = int(single_value(db, "SELECT commits FROM control")), self._stored_commits(db)
-        lost = max(self._seen - commits, self._own - own)
-        if lost <= 0:
+    def _check_commits(self, commits: int, own: int | None = None) -> None:
+        """Raises StoreError if the database has lost commits of which this process knows.
+
+        Args:
+            commits: The number of commits that the database has.
+            own: The number of the newest of this process; None if it was not read.
+        """
+        if commits >= self._seen and (own is None or own >= self._own):
             return
         problem = (
-            f"{self.address} has lost {lost:,} of {self._seen:,} commits that were acknowledged: perhaps a replica "
-            "without them has taken the place of the database"
+            f"{self.address} has lost {max(self._seen - commits, 1):,} of {self._seen:,} commits that were "
+            "acknowledged: perhaps a replica without them has taken the place of the database"
         )
         if not self._accepts_older:
             raise StoreError(
@@ -195,7 +213,7 @@ class PostgresStore(Store[PostgresConnection]):
                 argument="accept_older",
             )
         log.warning("%s. The older state was accepted", problem)
-        self._own, self._seen = own, commits
+        self._own, self._seen = self._own if own is None else own, commits
 
     def _check_format(self, db: PostgresConnection) -> None:
         kind, version = db.execute("SELECT kind, format FROM control").fetchone()
@@ -217,25 +235,35 @@ class PostgresStore(Store[PostgresConnection]):
     # The lease
 
     def _take_lease(self, *, takeover: bool, standby: bool) -> None:
-        """Makes this process the writer."""
+        """Makes this process the writer, after the lease of one that was killed has expired."""
         self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else LEASE_SECONDS)
-        is_waiting = False
+        first, until = None, time.monotonic() + LEASE_SECONDS + IDLE_SECONDS
         while True:
-            commits, writer, left = self._read_lease()
-            self._seen = max(self._seen, commits)
-            if (takeover or not left) and self._try_to_take(takeover):
-                break
-            if not standby:
-                raise StoreError(
-                    f"{self.address} is being written by {writer}, whose lease ends in {left:.1f} s unless it is "
-                    "renewed: wait until it ends, open it as a standby, or open it to read it"
-                )
-            if not is_waiting:
-                log.info("%s is being written by %s: this process waits as its standby", self.address, writer)
-            is_waiting = True
+            try:
+                lease = self._read_lease()
+                if (takeover or not lease.seconds) and self._try_to_take(takeover):
+                    break
+                if first is None:
+                    first = lease
+                    log.info("%s is being written by %s: this process waits", self.address, lease.writer)
+                if not standby and (lease.expires != first.expires or time.monotonic() > until):
+                    raise StoreError(
+                        f"{self.address} is being written by {lease.writer}, which renews its lease: wait until it "
+                        "ends, open it as a standby, or open it to read it"
+                    )
+            except InterruptedCallError as error:
+                if not standby:
+                    raise
+                log.warning("%s", error)
             time.sleep(STANDBY_PAUSE)
+        if lease.timeline not in ("", lease.present_timeline):
+            log.warning(
+                "a replica has taken the place of the database of %s since it was opened the last time: if it was "
+                "asynchronous, it may lack the newest commits",
+                self.address,
+            )
         self.wait_at_most(WAIT_SECONDS)
-        self._keeper = LeaseKeeper(self.address, self._epoch)
+        self._keeper = LeaseKeeper(self.address, self._epoch, lambda: self._connection)
         log.event(logging.INFO, "lease", fleet=self.address.name, epoch=self._epoch, writer=str(Writer.current()))
 
     def _try_to_take(self, takeover: bool) -> bool:
@@ -246,32 +274,34 @@ class PostgresStore(Store[PostgresConnection]):
                     raise _HeldError
                 self._claim(db)
                 db.execute(f"DELETE FROM sessions WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days'")
-            self._epoch = int(row[0])
-            return True
         except _HeldError:
             return False
-        except psycopg.errors.LockNotAvailable:  # its holder is ended after a while, if it hangs
-            if takeover:
+        except StoreError as error:  # the holder of the lock is ended after a while, if it hangs
+            if takeover or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
             return False
-        except (psycopg.Error, InterruptedCallError) as error:
-            if takeover or (isinstance(error, psycopg.Error) and not is_lost(error)):
-                raise
-            return False
+        self._epoch = int(row[0])
+        return True
 
-    def _read_lease(self) -> tuple[int, str, float]:
-        """Returns the number of commits, the writer, and the seconds until its lease expires."""
+    def _read_lease(self) -> _Lease:
         query = (
-            "SELECT commits, writer, GREATEST(EXTRACT(EPOCH FROM expires - clock_timestamp()), 0)::float FROM control"
+            "SELECT writer, expires, GREATEST(EXTRACT(EPOCH FROM expires - clock_timestamp()), 0)::float, timeline, "
+            f"CASE WHEN pg_is_in_recovery() THEN timeline ELSE {TIMELINE} END FROM control"
         )
         with self.reading() as db:
-            commits, writer, left = db.execute(query).fetchone()
-        return int(commits), writer, float(left)
+            return _Lease(*db.execute(query).fetchone())
+
+    @property
+    def writer(self) -> str | None:
+        """The process that writes the store now; None if there is none."""
+        lease = self._read_lease()
+        return lease.writer if lease.seconds else None
 
     def _replaced(self, db: PostgresConnection) -> StoreError:
         (writer,) = db.execute("SELECT writer FROM control").fetchone()
         return StoreError(
-            f"{self.address} was taken over by {writer}: this scheduler can no longer write, so stop its process"
+            f"{self.address} was taken over by {writer or 'another process'}: this scheduler can no longer write, so "
+            "stop its process"
         )
 
     # What a store tells about itself
@@ -319,9 +349,11 @@ class PostgresStore(Store[PostgresConnection]):
 
     def close(self) -> None:
         """Ends the lease and closes the connection; a second call has no effect."""
+        db, self._connection = self._connection, None
+        if os.getpid() != self._process:
+            return  # both belong to the parent
         if self._keeper is not None:
             self._keeper.stop()
-        db, self._connection = self._connection, None
         if db is None:
             return
         try:
@@ -332,6 +364,24 @@ class PostgresStore(Store[PostgresConnection]):
                     db.execute("UPDATE control SET expires = 'epoch', writer = '' WHERE epoch = ?", (self._epoch,))
         finally:
             db.close()
+
+
+class _Lease(NamedTuple):
+    """The lease of a writer.
+
+    Attributes:
+        writer: The process that took it; empty after it has closed the store.
+        expires: When it expires, by the clock of the database.
+        seconds: How long that is from now; 0 if it has expired.
+        timeline: The timeline of the database when it was taken.
+        present_timeline: The present one.
+    """
+
+    writer: str
+    expires: datetime
+    seconds: float
+    timeline: str
+    present_timeline: str
 
 
 class _HeldError(Exception):
@@ -355,7 +405,7 @@ def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Con
                 for statement in (kind.schema, META, CONTROL, SESSIONS):
                     db.raw.execute(translated(statement))
                 values = (kind.name, kind.format)
-                db.execute("INSERT INTO control VALUES (?, ?, 0, 0, '', 'epoch')", values)
+                db.execute("INSERT INTO control VALUES (?, ?, 0, 0, '', 'epoch', '')", values)
                 fill(db)
             db.execute("COMMIT")
         except BaseException:
