@@ -19,6 +19,7 @@ TurnoutError
  ├─ TrainingError           training stopped with an error
  ├─ ClusterError            a cluster cannot be reached, or its workers fail
  ├─ StoreError              a store cannot be opened, read or written
+ │   ├─ OtherWriterError        another process writes the store
  │   └─ InterruptedCallError    nothing of the call was stored: repeat it
  │       └─ InterruptedGroupError   a call failed in a group of changes: repeat each by itself
  └─ CheckError              a plug-in violates its contract
@@ -165,6 +166,10 @@ class ClusterError(TurnoutError):
 
 class StoreError(TurnoutError):
     """A store cannot be opened, read or written."""
+
+
+class OtherWriterError(StoreError):
+    """Another process writes the store, or has taken it over."""
 
 
 class InterruptedCallError(StoreError):

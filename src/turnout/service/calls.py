@@ -12,14 +12,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
+from turnout.errors import (
+    InterruptedCallError,
+    InterruptedGroupError,
+    OtherWriterError,
+    StoreError,
+    TurnoutError,
+)
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
-from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
+from turnout.service.errors import BusyError, ReusedKeyError, StandbyError, StoppingError
 from turnout.service.events import EventLog
-from turnout.service.fleet import UNOPENED, UNSTORED, FleetFile, UnavailableError
+from turnout.service.fleet import STANDBY, UNOPENED, UNSTORED, FleetFile, UnavailableError
 from turnout.service.holding import LOOK_SECONDS, HeldCheckIns
+from turnout.storage.address import DatabaseAddress
 
 log = get_log("turnout.service")
 STOPPING = "the service is shutting down"
@@ -29,6 +36,8 @@ MAX_AT_ONCE = 256
 MAX_WAITING = 1000
 #: The shortest and the longest pause before a file that could not be opened is tried again, in seconds.
 OPEN_SECONDS, MAX_OPEN_SECONDS = 1.0, 30.0
+#: The pause between two attempts of a standby to take over; each waits until the lease is renewed or expires.
+STANDBY_SECONDS = 0.25
 #: How often it is tried whether changes can be stored, and how long those who ask wait for it, in seconds.
 PROBE_SECONDS, PROBE_WAIT_SECONDS = 2.0, 0.5
 
@@ -91,9 +100,10 @@ class FleetCalls:
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name=f"turnout-{file.path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"turnout-{file.location.name}", daemon=True)
         self._probe: asyncio.Future[None] | None = None
         self._next_probe = 0.0
+        self._replaced: OtherWriterError | None = None  # once another process has taken over the fleet
         #: Why the last transaction failed; None if it succeeded.
         self.last_error: str | None = None
         #: Increases with every transaction.
@@ -126,7 +136,7 @@ class FleetCalls:
         if self._is_stopping or not self._thread.is_alive():
             return STOPPING
         if not self.file.is_open:
-            return UNOPENED
+            return STANDBY if self.file.is_standby else UNOPENED
         return None if self.last_error is None else UNSTORED
 
     async def probe(self) -> str | None:
@@ -171,8 +181,7 @@ class FleetCalls:
         with self._changed:
             if self._is_stopping:
                 raise StoppingError(f"{STOPPING}: try again soon")
-            if not self.file.is_open:
-                raise UnavailableError(UNOPENED)
+            self.file.scheduler  # noqa: B018  # raises the error of a fleet that is not open
             if len(self._waiting) >= MAX_WAITING:
                 raise BusyError(f"{MAX_WAITING:,} calls are waiting already: try again soon")
             self._waiting.append(call)
@@ -182,28 +191,51 @@ class FleetCalls:
     # In the thread
 
     def _work(self) -> None:
-        pause = OPEN_SECONDS
-        while not self.file.is_open:
+        is_database = isinstance(self.file.location, DatabaseAddress)
+        while self._open():
             with self._changed:
-                if self._changed.wait_for(lambda: self._is_stopping, pause):
-                    return
-            self.file.open()
-            pause = min(2 * pause, MAX_OPEN_SECONDS)
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopping, LOOK_SECONDS if self.held else None)
+                pause = LOOK_SECONDS if self.held or is_database else None
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping or self._replaced, pause)
                 if not self._waiting and self._is_stopping:
                     return
-            if not self._run_group():
+            if self.file.is_replaced and self._replaced is None:
+                self._replaced = OtherWriterError(f"{self.file.location} was taken over by another process")
+            if self._replaced is not None:
+                self._stand_by(self._replaced)
+            elif not self._run_group():
                 with self._changed:
                     call = self._waiting.popleft()
                 self._run_steps(call)
             self._look()
 
+    def _open(self) -> bool:
+        """Opens the fleet as soon as that is possible; returns False if the service is shutting down before."""
+        pause = OPEN_SECONDS
+        while not self.file.is_open:
+            with self._changed:
+                is_standby = self.file.is_standby
+                if self._changed.wait_for(lambda: self._is_stopping, STANDBY_SECONDS if is_standby else pause):
+                    return False
+            self.file.open()
+            pause = OPEN_SECONDS if is_standby else min(2 * pause, MAX_OPEN_SECONDS)
+        return True
+
+    def _stand_by(self, error: OtherWriterError) -> None:
+        """Closes the fleet, which another process has taken over; those who wait are told to ask that one."""
+        self.file.stand_by(error)
+        self._replaced = None
+        with self._changed:
+            calls = list(self._waiting)
+            self._waiting.clear()
+        for call in calls:
+            call.result = StandbyError(STANDBY)
+        _answer(calls)
+
     def _look(self) -> None:
         """Wakes devices that wait in a call, if something has changed for them."""
         try:
-            self.held.look(self.scheduler)
+            if self.file.is_open:
+                self.held.look(self.scheduler)
         except Exception as error:  # the next call meets it, too
             self._note(error)
 
@@ -217,18 +249,31 @@ class FleetCalls:
                 return not self._waiting
         try:
             self._commit(calls)
-        except InterruptedGroupError:
-            for call in calls:
-                with suppress(InterruptedGroupError):  # it is the result of the call
-                    self._commit([call])
+        except InterruptedCallError:
+            self._repeat(calls)
         _answer(calls)
         return True
+
+    def _repeat(self, calls: Sequence[_Call]) -> None:
+        """Executes each call of a group by itself, of which nothing was stored."""
+        problem: Exception | None = None  # once the database cannot be reached, the others need not wait, too
+        for call in calls:
+            if problem is not None:
+                call.result = problem
+                continue
+            try:
+                self._commit([call])
+            except InterruptedGroupError:
+                pass  # it is the result of the call
+            except InterruptedCallError as error:
+                self.last_error = str(error)
+                problem = _told(error)
 
     def _commit(self, calls: Sequence[_Call]) -> None:
         """Executes calls in one transaction; if it fails, so has each of them.
 
         Raises:
-            InterruptedGroupError: If one of them has failed in such a way that all must be executed again.
+            InterruptedCallError: If nothing was stored, and each must be executed again by itself.
         """
         try:
             with self._noting_success(), self.scheduler.group():
@@ -239,7 +284,7 @@ class FleetCalls:
             told = self._note(error)
             for call in calls:
                 call.result = told
-            if isinstance(error, InterruptedGroupError):
+            if isinstance(error, InterruptedCallError):
                 raise
 
     def _execute(self, call: _Call) -> str | Exception:
@@ -253,6 +298,8 @@ class FleetCalls:
         try:
             answer = call.run(self.scheduler)
             text = _as_json(answer.data)
+        except InterruptedCallError:
+            raise  # nothing of the group can be stored
         except Exception as error:  # of this call only, whatever it is
             return self._note(error)
         stored = _to_store(call, text)
@@ -300,10 +347,19 @@ class FleetCalls:
             log.error("a call failed", exc_info=error)
         if not isinstance(error, StoreError):
             return error
-        if not isinstance(error, InterruptedGroupError):  # then the calls are repeated, and the file is sound
+        if isinstance(error, InterruptedCallError):  # then the calls are repeated
+            log.warning("%s", error)
+        elif isinstance(error, OtherWriterError):
+            self._replaced = error
+        else:
             self.last_error = str(error)
             log.error("%s", error)
-        return UnavailableError(UNSTORED)
+        return _told(error)
+
+
+def _told(error: StoreError) -> StoreError:
+    """Returns an error without what is only for the log."""
+    return StandbyError(STANDBY) if isinstance(error, OtherWriterError | StandbyError) else UnavailableError(UNSTORED)
 
 
 def _begin(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:

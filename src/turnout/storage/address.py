@@ -58,6 +58,10 @@ class DatabaseAddress:
             f"{server}{_query({'fleet': name, **public})}",
         )
 
+    def with_name(self, name: str) -> DatabaseAddress:
+        """Returns the address of another fleet in the same database; raises SettingError if the name is invalid."""
+        return self.parse(f"{self.conninfo}{'&' if '?' in self.conninfo else '?'}{_query({'fleet': name})[1:]}")
+
     @property
     def schema(self) -> str:
         """The schema that has the tables of the fleet."""

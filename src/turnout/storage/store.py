@@ -180,6 +180,11 @@ class Store(ABC, Generic[AnyConnection]):
     def writer(self) -> str | None:
         """The process that writes the store now; None if there is none."""
 
+    @property
+    @abstractmethod
+    def is_in_place(self) -> bool:
+        """Whether the store that this process has opened to write is still the one with its name, and its own."""
+
     @abstractmethod
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long a transaction waits for other processes."""

@@ -34,6 +34,8 @@ class LeaseKeeper:
         self, address: DatabaseAddress, epoch: int, connection: Callable[[], PostgresConnection | None]
     ) -> None:
         self._address, self._epoch, self._connection = address, epoch, connection
+        #: Whether another process has taken the lease.
+        self.is_replaced = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="turnout-lease", daemon=True)
         self._thread.start()
@@ -51,6 +53,7 @@ class LeaseKeeper:
                         self._keep_transaction()
                         if self._stopped.wait(LEASE_SECONDS / RENEWALS):
                             return
+                self.is_replaced = True
                 log.warning("%s was taken over by another process", self._address)
                 return
             except (psycopg.Error, StoreError) as error:

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import psycopg
 from psycopg import sql
 
-from turnout.errors import InterruptedCallError, StoreError
+from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
@@ -247,7 +247,7 @@ class PostgresStore(Store[PostgresConnection]):
                     first = lease
                     log.info("%s is being written by %s: this process waits", self.address, lease.writer)
                 if not standby and (lease.expires != first.expires or time.monotonic() > until):
-                    raise StoreError(
+                    raise OtherWriterError(
                         f"{self.address} is being written by {lease.writer}, which renews its lease: wait until it "
                         "ends, open it as a standby, or open it to read it"
                     )
@@ -297,14 +297,19 @@ class PostgresStore(Store[PostgresConnection]):
         lease = self._read_lease()
         return lease.writer if lease.seconds else None
 
-    def _replaced(self, db: PostgresConnection) -> StoreError:
+    def _replaced(self, db: PostgresConnection) -> OtherWriterError:
         (writer,) = db.execute("SELECT writer FROM control").fetchone()
-        return StoreError(
+        return OtherWriterError(
             f"{self.address} was taken over by {writer or 'another process'}: this scheduler can no longer write, so "
             "stop its process"
         )
 
     # What a store tells about itself
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether no other process is known to have taken the lease."""
+        return self._keeper is None or not self._keeper.is_replaced
 
     @property
     def commits(self) -> int:
@@ -404,8 +409,10 @@ def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Con
                 db.raw.execute(sql.SQL("CREATE SCHEMA {}").format(identifier(address.schema)))
                 for statement in (kind.schema, META, CONTROL, SESSIONS):
                     db.raw.execute(translated(statement))
+                # Epochs begin beyond those of an earlier store of this name, whose writer may still wake up.
+                epoch = "EXTRACT(EPOCH FROM clock_timestamp())::bigint"
                 values = (kind.name, kind.format)
-                db.execute("INSERT INTO control VALUES (?, ?, 0, 0, '', 'epoch', '')", values)
+                db.execute(f"INSERT INTO control VALUES (?, ?, 0, {epoch}, '', 'epoch', '')", values)
                 fill(db)
             db.execute("COMMIT")
         except BaseException:
