@@ -35,6 +35,8 @@ PORT = 8080
 SHUTDOWN_SECONDS = 30
 #: Devices poll: more connections than a dashboard has.
 LIMITS = Limits(connections=2000)
+#: Why a standby does not serve a fleet yet.
+WAITING = "another process writes it, and this service waits to take over"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -196,7 +198,7 @@ def serve(
         server = make_server(app, options, page)
         for file in files.values():
             if file.refusal is not None:
-                skip(file.location, str(file.refusal))
+                skip(file.location, WAITING if file.is_standby else str(file.refusal))
         with _surviving_signals(server), suppress(KeyboardInterrupt):  # the normal ways to end the service
             announce(address_of(listener, "http" if options.certificate is None else "https"))
             server.run(sockets=[listener])

@@ -410,7 +410,7 @@ def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Con
                 for statement in (kind.schema, META, CONTROL, SESSIONS):
                     db.raw.execute(translated(statement))
                 # Epochs begin beyond those of an earlier store of this name, whose writer may still wake up.
-                epoch = "EXTRACT(EPOCH FROM clock_timestamp())::bigint"
+                epoch = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
                 values = (kind.name, kind.format)
                 db.execute(f"INSERT INTO control VALUES (?, ?, 0, {epoch}, '', 'epoch', '')", values)
                 fill(db)
