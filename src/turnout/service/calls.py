@@ -223,7 +223,7 @@ class FleetCalls:
     def _stand_by(self, error: OtherWriterError) -> None:
         """Closes the fleet, which another process has taken over; those who wait are told to ask that one."""
         self.file.stand_by(error)
-        self._replaced = None
+        self._replaced = self.last_error = None
         with self._changed:
             calls = list(self._waiting)
             self._waiting.clear()
@@ -336,9 +336,9 @@ class FleetCalls:
     @contextmanager
     def _noting_success(self) -> Iterator[None]:
         """Notes that changes can be stored if the block has stored any: calls without a change prove nothing."""
-        before = self.file.changes
+        before = self.file.committed
         yield
-        if self.file.changes != before:
+        if self.file.committed != before:
             self.last_error = None
 
     def _note(self, error: Exception) -> Exception:

@@ -86,9 +86,9 @@ class FleetFile:
         return scheduler
 
     @property
-    def changes(self) -> int:
-        """The number of rows that the scheduler has written."""
-        return int(session_of(self.scheduler).journal.file.connection.total_changes)
+    def committed(self) -> int:
+        """The number of transactions that the scheduler has committed."""
+        return session_of(self.scheduler).journal.file.committed
 
     def open(self) -> bool:
         """Opens the file; returns False if it cannot be opened now. Logs why if it is another reason than before."""
@@ -123,7 +123,7 @@ class FleetFile:
 
     def stand_by(self, error: OtherWriterError) -> None:
         """Closes the fleet, which another process has taken over, and keeps the tokens."""
-        log.error("%s. This service is its standby now", error)
+        log.error("%s was taken over by another process: this service waits as its standby now", self.location)
         scheduler, self._scheduler, self.refusal = self.scheduler, None, error
         scheduler.close()
 

@@ -133,6 +133,8 @@ class Store(ABC, Generic[AnyConnection]):
         self._connection: AnyConnection | None = None
         self._group: object = None  # the token of the transaction that a group shares
         self._part: object = None  # the `writing` block of a group that has begun and not ended
+        #: The number of commits of this process.
+        self.committed = 0
         #: The seconds that the newest commits of this process took.
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
 
@@ -277,6 +279,7 @@ class Store(ABC, Generic[AnyConnection]):
                 return
             start = time.perf_counter()
             self._commit(db)
+            self.committed += 1
             self.commit_times.append(time.perf_counter() - start)
         except BaseException:
             if db is not None:

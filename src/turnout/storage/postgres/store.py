@@ -174,6 +174,9 @@ class PostgresStore(Store[PostgresConnection]):
                 raise
         self._own, self._seen = number, max(self._seen, counted)
 
+    def _lost_group(self) -> StoreError:
+        return InterruptedCallError(str(super()._lost_group()))
+
     def _was_committed(self, number: int) -> bool:
         """Returns whether the own commit with this number is stored, after its connection was lost."""
         self.connection.close()
