@@ -256,18 +256,15 @@ class FleetCalls:
 
     def _repeat(self, calls: Sequence[_Call]) -> None:
         """Executes each call of a group by itself, of which nothing was stored."""
-        problem: Exception | None = None  # once the database cannot be reached, the others need not wait, too
-        for call in calls:
-            if problem is not None:
-                call.result = problem
-                continue
+        for number, call in enumerate(calls):
             try:
                 self._commit([call])
-            except InterruptedGroupError:
-                pass  # it is the result of the call
-            except InterruptedCallError as error:
-                self.last_error = str(error)
-                problem = _told(error)
+            except InterruptedCallError as error:  # it is the result of the call
+                if not isinstance(error, InterruptedGroupError):  # the others need not wait for the database, too
+                    self.last_error = str(error)
+                    for other in calls[number:]:
+                        other.result = call.result
+                    return
 
     def _commit(self, calls: Sequence[_Call]) -> None:
         """Executes calls in one transaction; if it fails, so has each of them.
@@ -354,12 +351,8 @@ class FleetCalls:
         else:
             self.last_error = str(error)
             log.error("%s", error)
-        return _told(error)
-
-
-def _told(error: StoreError) -> StoreError:
-    """Returns an error without what is only for the log."""
-    return StandbyError(STANDBY) if isinstance(error, OtherWriterError | StandbyError) else UnavailableError(UNSTORED)
+        is_standby = isinstance(error, OtherWriterError | StandbyError)
+        return StandbyError(STANDBY) if is_standby else UnavailableError(UNSTORED)
 
 
 def _begin(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:
