@@ -23,11 +23,10 @@ from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter,
 from turnout.live.audit.doctor.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
 from turnout.live.turns.rounds.records import unpack_closed
-from turnout.storage.files.database import StoreConnection
 from turnout.storage.store import Connection
 
 #: A statement, or a function that changes the file.
-Damage = str | Callable[[Any], object]
+Damage = str | Callable[[Connection], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
@@ -107,7 +106,7 @@ def learn_a_late_time_twice(db: Connection) -> None:
     forge_event(db, events[0][0], repeat)
 
 
-def hide_a_turn_from_the_index(db: StoreConnection) -> None:
+def hide_a_turn_from_the_index(db: Any) -> None:
     """Changes the newest turn in the index of turns by id, but not in the table."""
     newest = "WHERE round = 25 AND row = (SELECT MIN(row) FROM turns WHERE round = 25)"
     (client,) = fetch_row(db, f"SELECT id FROM turns {newest}")
