@@ -64,6 +64,13 @@ def note(opened: PostgresStore, text: str = "a") -> None:
         db.execute("INSERT INTO facts SELECT COALESCE(MAX(number), 0) + 1, ? FROM facts", (text,))
 
 
+def note_twice(opened: PostgresStore) -> None:
+    """Fails after a change."""
+    with opened.writing() as db:
+        for text in ("undone", "refused"):
+            db.execute("INSERT INTO facts VALUES (99, ?)", (text,))
+
+
 def notes(opened: PostgresStore) -> list[str]:
     with opened.reading() as db:
         return [text for (text,) in db.execute("SELECT text FROM facts ORDER BY number")]
@@ -169,7 +176,7 @@ def test_the_clock_of_the_client_decides_nothing(open_: Open, monkeypatch: pytes
 
 
 def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(
-    address: DatabaseAddress, open_: Open
+    open_: Open,
 ) -> None:
     results: list[object] = []
 
@@ -190,7 +197,7 @@ def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(
 
 
 def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_computes(
-    cluster: Cluster, address: DatabaseAddress, open_: Open, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "IDLE_SECONDS", 2.0)
     first = open_()
@@ -279,9 +286,8 @@ def test_a_group_is_committed_once_and_its_failed_parts_alone_are_undone(open_: 
     before = writer.commits
     with writer.grouping():
         note(writer, "a")
-        with pytest.raises(StoreError), writer.writing() as db:
-            db.execute("INSERT INTO facts VALUES (2, 'undone')")
-            db.execute("INSERT INTO facts VALUES (2, 'twice')")
+        with pytest.raises(StoreError):
+            note_twice(writer)
         note(writer, "c")
     assert notes(writer) == ["a", "c"]
     assert writer.commits == before + 1
@@ -304,8 +310,7 @@ def test_a_transaction_whose_connection_is_cut_is_stored_exactly_if_that_is_said
     try:
         note(writer, "b")
         stored = ["a", "b"]
-    except InterruptedCallError as error:
-        assert "nothing of this call was stored" in str(error)
+    except InterruptedCallError:
         stored = ["a"]
     assert stored == (["a"] if text == b"INSERT INTO facts" or (text, when) == (b"COMMIT", "before") else ["a", "b"])
     note(writer, "c")
@@ -377,7 +382,7 @@ def test_a_connection_that_the_server_ends_between_two_transactions_is_made_agai
 
 
 def test_calls_wait_while_the_database_restarts_and_an_end_of_the_wait_says_what_to_check() -> None:
-    with running_cluster(fsync="off") as own:  # after a crash of the server, all commits are in the page cache
+    with running_cluster({"fsync": "off"}) as own:  # after a crash of the server, all commits are in the page cache
         address = own.address("phones")
         create_store(address, KIND, lambda _: None)
         with closing(PostgresStore(address, KIND, "write")) as writer:
@@ -391,7 +396,6 @@ def test_calls_wait_while_the_database_restarts_and_an_end_of_the_wait_says_what
                 waiting.join()
             assert notes(writer) == ["a", "b", "b"]
             own.stop()
-            writer.wait_at_most = lambda _: None  # type: ignore[method-assign]
             writer._wait = 0.3
             with pytest.raises(InterruptedCallError, match=r"cannot be reached .* Check that the database runs"):
                 note(writer, "c")
@@ -452,7 +456,7 @@ def test_a_process_that_accepts_an_older_state_goes_on_with_it(
 def test_a_database_that_is_older_than_the_data_of_a_running_process_is_refused() -> None:
     import shutil
 
-    with running_cluster(**FAST) as own:
+    with running_cluster(FAST) as own:
         address = own.address("phones")
         create_store(address, KIND, lambda _: None)
         own.stop()
@@ -495,7 +499,7 @@ def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(address: Databas
     create_store(newer, create, lambda _: None)
     accesses: tuple[Access, ...] = ("read", "report", "write")
     for access in accesses:
-        with pytest.raises(StoreError, match="has notebook format 2, .* reads format 1: install a newer version"):
+        with pytest.raises(StoreError, match=r"has notebook format 2, .* reads format 1: install a newer version"):
             open_(access, at=newer)
     with closing(PostgresStore(newer, create, "write")) as again:  # the refused writer has left no lease
         note(again)
@@ -514,7 +518,7 @@ def test_the_first_writer_migrates_an_older_format_in_one_transaction(
     newest = replace(KIND, format=3)
     steps = {1: ("ALTER TABLE facts ADD COLUMN extra TEXT", "UPDATE facts SET extra = 'x'"), 2: ("SELECT nonsense",)}
     monkeypatch.setattr(store, "MIGRATIONS", steps)
-    with pytest.raises(StoreError, match="has notebook format 1, .* reads format 3: open it to write once"):
+    with pytest.raises(StoreError, match=r"has notebook format 1, .* reads format 3: open it to write once"):
         PostgresStore(address, newest, "read")
     with pytest.raises(StoreError, match="nonsense"):
         PostgresStore(address, newest, "write")
@@ -530,7 +534,7 @@ def test_the_first_writer_migrates_an_older_format_in_one_transaction(
 # What a store contains
 
 
-def test_several_stores_of_one_database_are_independent(cluster: Cluster, address: DatabaseAddress) -> None:
+def test_several_stores_of_one_database_are_independent(address: DatabaseAddress) -> None:
     others = [DatabaseAddress.parse(f"{address.conninfo}&fleet={address.name}{suffix}") for suffix in (".", "-B", "_b")]
     for other in others:
         create_store(other, KIND, lambda _: None)
@@ -607,9 +611,7 @@ def test_large_and_unusual_values_are_returned_as_they_were_written(open_: Open)
         assert db.execute("SELECT * FROM facts ORDER BY number").fetchall() == rows
 
 
-def test_deleted_data_is_gone_from_the_files_of_the_database_after_a_vacuum(
-    cluster: Cluster, open_: Open
-) -> None:
+def test_deleted_data_is_gone_from_the_files_of_the_database_after_a_vacuum(cluster: Cluster, open_: Open) -> None:
     marks = [f"mark-{number}-{os.getpid()}" for number in range(2)]
     writer = open_()
     for mark in marks:
