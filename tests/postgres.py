@@ -174,6 +174,27 @@ def copy_store(path: Path, copy: Path) -> Path:
     return copy
 
 
+def is_file(path: Path) -> bool:
+    """Returns whether a path is that of a file, and does not stand for a schema."""
+    return stands_for(path) == path
+
+
+def stored_bytes(path: Path) -> bytes:
+    """Returns everything that a store has on disk, without the log of the database."""
+    location = stands_for(path)
+    if not isinstance(location, DatabaseAddress):
+        return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    query = (
+        "SELECT pg_relation_filepath(c.oid) FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid "
+        "JOIN pg_class t ON t.oid IN (c.oid, i.indrelid) OR t.reltoastrelid IN (c.oid, i.indrelid) "
+        "WHERE c.relkind IN ('r', 'i', 't') AND t.relkind = 'r' AND t.relnamespace = current_schema()::regnamespace"
+    )
+    with tables(path) as db:
+        db.execute("CHECKPOINT")
+        files = [Path(os.environ[VARIABLE]) / "data" / file for (file,) in db.execute(query).fetchall()]
+    return b"".join(file.read_bytes() for file in files)
+
+
 def _schema_connection(address: DatabaseAddress) -> Connection:
     from turnout.storage.postgres.connection import PostgresConnection
 
