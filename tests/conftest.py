@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Returns a running PostgreSQL server, which all tests of this process share."""
-    with running_cluster(**FAST) as cluster:
+    with running_cluster(FAST) as cluster:
         yield cluster
 
 

@@ -9,138 +9,98 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import select
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from benchmarks import cluster
+from benchmarks.cluster import FAST, Cluster
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.database import StoreConnection
 from turnout.storage.store import Connection, Location, Rows
 
 #: The variable with the folder of the cluster that this process, and those that it starts, use in place of files.
 VARIABLE = "TURNOUT_TEST_CLUSTER"
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-SETTINGS = {
-    "listen_addresses": "",
-    "shared_buffers": "64MB",
-    "max_connections": "60",
-    "autovacuum": "off",
-    "jit": "off",
-    "log_min_messages": "fatal",
-}
-
-
-def program(name: str) -> str | None:
-    """Returns the path of a program of PostgreSQL; None if it is not installed."""
-    folders = [str(folder) for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-
-
-def unprivileged() -> list[str]:
-    """Returns the beginning of a command that runs as another user than root, and ends with this process."""
-    command = ["setpriv", "--pdeathsig", "INT"]
-    return command if os.geteuid() else [*command, "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
-
-
-class Cluster:
-    """A cluster in a folder of its own, which is reached by a socket in that folder.
-
-    Args:
-        folder: The folder.
-        settings: Settings that differ from `SETTINGS`.
-    """
-
-    def __init__(self, folder: Path, **settings: str) -> None:
-        self.folder, self._settings = folder, {**SETTINGS, **settings}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def data(self) -> Path:
-        """The folder of the database."""
-        return self.folder / "data"
-
-    def create(self) -> None:
-        """Creates the database."""
-        if os.geteuid() == 0:
-            shutil.chown(self.folder, "postgres", "postgres")
-        options = ["--username=turnout", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8"]
-        initdb = program("initdb")
-        assert initdb is not None
-        subprocess.run(
-            [*unprivileged(), initdb, f"--pgdata={self.data}", *options], check=True, stdout=subprocess.DEVNULL, cwd="/"
-        )
-
-    def start(self) -> None:
-        """Starts the server, and waits until it answers."""
-        server = program("postgres")
-        assert server is not None
-        options = [f"--{name}={value}" for name, value in self._settings.items()]
-        command = [*unprivileged(), server, "-D", str(self.data), "-k", str(self.folder), *options]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
-        while not self.answers():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            time.sleep(0.02)
-
-    def answers(self) -> bool:
-        """Returns whether the server accepts connections."""
-        import psycopg
-
-        try:
-            psycopg.connect(self.conninfo).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stops the server: SIGINT ends all connections, SIGQUIT imitates a crash."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait()
-            self._process = None
-
-    @property
-    def conninfo(self) -> str:
-        """The address of the database."""
-        return f"postgresql:///postgres?host={self.folder}&user=turnout"
-
-    def address(self, name: str) -> DatabaseAddress:
-        """Returns the address of the fleet with this name."""
-        return DatabaseAddress.parse(f"{self.conninfo}&fleet={name}")
-
-    def execute(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Executes a query as the owner of the database."""
-        import psycopg
-
-        with psycopg.connect(self.conninfo, autocommit=True) as db:
-            cursor = db.execute(query, values or None)
-            return cursor.fetchall() if cursor.description else []
+__all__ = ["FAST", "VARIABLE", "Cluster", "Proxy", "running_cluster"]
+SOCKET = ".s.PGSQL.5432"
 
 
 @contextmanager
-def running_cluster(**settings: str) -> Iterator[Cluster]:
+def running_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
     """Runs a new cluster, which is deleted at the end; skips the test where PostgreSQL or psycopg is missing."""
     pytest.importorskip("psycopg")
-    if program("initdb") is None or shutil.which("setpriv") is None:
+    if not cluster.is_installed():
         pytest.skip("PostgreSQL is not installed")
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
-        cluster = Cluster(Path(name), **settings)
-        cluster.create()
-        cluster.start()
-        try:
-            yield cluster
-        finally:
-            cluster.stop()
+    with cluster.running_cluster(settings) as running:
+        yield running
+
+
+class Proxy:
+    """Forwards connections to a cluster, and cuts one at the query that a rule names.
+
+    Attributes:
+        rule: Returns what happens to a message of a client: "before" loses it, "after" loses the answer to it; None
+            forwards both.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.folder, self._target = folder, str(cluster.folder / SOCKET)
+        self.rule: Callable[[bytes], str | None] = lambda _: None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / SOCKET))
+        self._listener.listen()
+        self._end, self._ended = socket.socketpair()  # the second can be read once this is closed
+        self._threads: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def address(self, name: str) -> DatabaseAddress:
+        """Returns the address of the fleet with this name."""
+        return DatabaseAddress.parse(f"postgresql:///postgres?host={self.folder}&user=turnout&fleet={name}")
+
+    def cut_at(self, text: bytes, when: str, times: int = 1) -> None:
+        """Cuts the next connections in which a message contains a text, "before" or "after" the server has got it."""
+        left = [when] * times
+        self.rule = lambda message: left.pop() if left and text in message else None
+
+    def close(self) -> None:
+        """Accepts no more connections, and ends those that are open."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._end.send(b"!")
+        for thread in self._threads:
+            thread.join()
+        self._end.close()
+        self._ended.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """Forwards a connection until one of its ends is closed, or the rule cuts it."""
+        with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):  # also if the server does not run
+            server.connect(self._target)
+            is_lost = False
+            while True:
+                for source in select.select([client, server, self._ended], [], [])[0]:
+                    if source is self._ended or not (message := source.recv(65_536)) or (source is server and is_lost):
+                        return
+                    when = self.rule(message) if source is client else None
+                    if when == "before":
+                        return
+                    is_lost |= when == "after"
+                    (server if source is client else client).sendall(message)
 
 
 # Schemas in place of files
@@ -214,6 +174,27 @@ def copy_store(path: Path, copy: Path) -> Path:
     return copy
 
 
+def is_file(path: Path) -> bool:
+    """Returns whether a path is that of a file, and does not stand for a schema."""
+    return stands_for(path) == path
+
+
+def stored_bytes(path: Path) -> bytes:
+    """Returns everything that a store has on disk, without the log of the database."""
+    location = stands_for(path)
+    if not isinstance(location, DatabaseAddress):
+        return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    query = (
+        "SELECT pg_relation_filepath(c.oid) FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid "
+        "JOIN pg_class t ON t.oid IN (c.oid, i.indrelid) OR t.reltoastrelid IN (c.oid, i.indrelid) "
+        "WHERE c.relkind IN ('r', 'i', 't') AND t.relkind = 'r' AND t.relnamespace = current_schema()::regnamespace"
+    )
+    with tables(path) as db:
+        db.execute("CHECKPOINT")
+        files = [Path(os.environ[VARIABLE]) / "data" / file for (file,) in db.execute(query).fetchall()]
+    return b"".join(file.read_bytes() for file in files)
+
+
 def _schema_connection(address: DatabaseAddress) -> Connection:
     from turnout.storage.postgres.connection import PostgresConnection
 
@@ -227,9 +208,3 @@ def _schema_connection(address: DatabaseAddress) -> Connection:
             return super().executemany(query, list(rows))
 
     return SchemaConnection(address, seconds=60.0)
-
-
-if __name__ == "__main__":  # a cluster to try things with: python tests/postgres.py
-    with running_cluster(**(FAST if "fast" in sys.argv else {})) as running:
-        print(running.conninfo, flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})

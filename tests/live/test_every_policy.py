@@ -25,7 +25,7 @@ from live.fleets import (
 )
 from live.forging import forge_snapshot
 from live.serving import killed_after
-from postgres import tables
+from postgres import stored_bytes, tables
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
@@ -216,7 +216,7 @@ def keys_with(state: dict[str, Any], marks: Marks) -> list[str]:
 
 def stored_marks(path: Path, marks: Marks) -> list[float]:
     """Returns the marked values that occur in the bytes of a fleet's files, as a column, in an array or in JSON."""
-    files = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    files = stored_bytes(path)
     return [
         value
         for value in marks.values()

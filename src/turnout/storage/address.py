@@ -41,7 +41,10 @@ class DatabaseAddress:
     @classmethod
     def parse(cls, text: str) -> DatabaseAddress:
         """Parses an address; raises SettingError if it names no fleet."""
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise SettingError(f"the address of a fleet in a database is malformed: {error}") from None
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         name = options.pop("fleet", "")
         user, at, hosts = parts.netloc.rpartition("@")

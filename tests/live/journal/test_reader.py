@@ -426,10 +426,15 @@ def test_a_changed_event_is_refused(open_fleet: OpenFleet, folder: Path) -> None
     ("make", "refusal"),
     [
         (lambda _: None, "there is no fleet at .*: check the path"),
-        (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
-        (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
-        (lambda path: RunStore(path).close(), "is a store of runs, not a fleet"),
-        (lambda path: path.mkdir(), "is a folder, not a file"),
+        *(
+            pytest.param(*case, marks=pytest.mark.files)
+            for case in (
+                (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
+                (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
+                (lambda path: RunStore(path).close(), "is a store of runs, not a fleet"),
+                (lambda path: path.mkdir(), "is a folder, not a file"),
+            )
+        ),
     ],
     ids=["nothing", "text", "empty", "store of runs", "folder"],
 )

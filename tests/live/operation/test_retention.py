@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +28,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.serving import Server
-from postgres import tables
+from postgres import copy_store, tables
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import FleetTotals, StaleError, journal_of, read_totals
@@ -56,13 +55,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kept(played: Path, folder: Path) -> Path:
     """The fleet with retention."""
-    return Path(shutil.copy(played / "kept.turnout", folder))
+    return copy_store(played / "kept.turnout", folder / "kept.turnout")
 
 
 @pytest.fixture
 def whole(played: Path, folder: Path) -> Path:
     """The fleet that keeps everything."""
-    return Path(shutil.copy(played / "whole.turnout", folder))
+    return copy_store(played / "whole.turnout", folder / "whole.turnout")
 
 
 def totals_of(reader: FleetReader) -> FleetTotals:
@@ -286,7 +285,7 @@ def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
         first = reader.summary().round
     assert first > 0
     for kill in range(1, 60, every):
-        path = Path(shutil.copy(start, folder / f"{kill}.turnout"))
+        path = copy_store(start, folder / f"{kill}.turnout")
         server.play(path, 46, die_at=kill)
         assert server.killed
         assert problems(path) == []
@@ -305,14 +304,14 @@ def test_a_changed_byte_in_the_summary_is_found(kept: Path, table: str) -> None:
         "summary": ["round = round + 1", "previous = x'00'", "notes = x'7b7d'", "data = x'00'", "seq = seq + 1"],
         "totals": ["arrived = arrived + 1", "seconds = seconds + 1", "last_round = 0"],
     }
-    original = kept.read_bytes()
+    original = copy_store(kept, kept.with_name("original.turnout"))
     for change in changes[table]:
         with tables(kept) as db:
             db.execute(f"UPDATE {table} SET {change}")
         assert problems(kept), change
         with pytest.raises(StoreError):
             read_summary(kept)
-        kept.write_bytes(original)
+        copy_store(original, kept)
 
 
 def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_before(open_fleet: OpenFleet) -> None:

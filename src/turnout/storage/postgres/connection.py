@@ -74,7 +74,11 @@ class PostgresConnection:
         self.total_changes = 0
         self.token: object = None
         self.answer: psycopg.Cursor[Any]
-        given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(address.conninfo)
+        except psycopg.ProgrammingError as error:  # it may contain the password
+            problem = " ".join(str(error).replace(address.conninfo, str(address)).split())
+            raise SettingError(f"{address} is no address of a database: {problem}") from None
         parameters = {name: value for name, value in {**PARAMETERS, **options}.items() if name not in given}
         self.raw = psycopg.connect(address.conninfo, autocommit=True, **parameters)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from live.fleets import summary_round
 from live.forging import alter, fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
+from postgres import copy_store
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
@@ -107,7 +107,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(written: Path, folder: Path) -> Path:
     """A copy of the fleet."""
-    return Path(shutil.copy(written, folder / "fleet.turnout"))
+    return copy_store(written, folder / "fleet.turnout")
 
 
 def texts_of(path: Path) -> list[str]:

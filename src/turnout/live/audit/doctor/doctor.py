@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from turnout.live.audit.doctor import tables
 from turnout.live.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check
 from turnout.live.audit.doctor.memory import can_replay, check_state
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.schema import FLEET, meta_value
+from turnout.live.journal.schema import FLEET
 from turnout.live.journal.turns import read_unit
 from turnout.storage.address import DatabaseAddress, as_location
 from turnout.storage.files.database import (
@@ -58,11 +58,12 @@ def examine(location: str | Path | DatabaseAddress) -> list[Finding]:
 def _examine_schema(address: DatabaseAddress) -> list[Finding]:
     with closing(Journal(address, read_only=True)) as journal, journal.reading() as db:
         version = Finding("format", True, f"fleet format {FLEET.format}, read by turnout {__version__}")
-        findings = _check_tables(db, address, [version])
-        size = f"{journal.file.bytes / 2**20:,.1f} MiB"
-        writer = f"last opened for writing by {meta_value(db, 'writer') or 'no process'}"
-        writer += f"; {journal.file.writer or 'no process'} holds the fleet now"
-        return [*findings, Finding("writer", None, writer), Finding("size", None, size)]
+        holder, size = journal.file.writer or "no process", journal.file.bytes
+        information = (
+            Finding("writer", None, f"{holder} holds the fleet now"),
+            Finding("size", None, f"{size / 2**20:,.1f} MiB"),
+        )
+        return [*_check_tables(db, address, [version]), *information]
 
 
 def _examine_file(path: Path) -> list[Finding]:
@@ -85,14 +86,20 @@ def _examine_file(path: Path) -> list[Finding]:
 
 def _check_tables(db: Connection, location: Location, before: Sequence[Finding]) -> list[Finding]:
     """Checks the tables; returns these findings after those of earlier checks."""
-    unit = _unit(db)
-    findings = [
-        *before,
-        run_check("summary", lambda: tables.check_summary(db, unit)),
-        run_check("events", lambda: tables.check_events(db)),
-        run_check("turns", lambda: tables.check_turns(db, unit)),
-        run_check("answers", lambda: tables.check_answers(db)),
-    ]
+    with _undoing_failed_queries(db):
+        unit = _unit(db)
+    findings, checks = (
+        [*before],
+        {
+            "summary": lambda: tables.check_summary(db, unit),
+            "events": lambda: tables.check_events(db),
+            "turns": lambda: tables.check_turns(db, unit),
+            "answers": lambda: tables.check_answers(db),
+        },
+    )
+    for part, check in checks.items():
+        with _undoing_failed_queries(db):
+            findings.append(run_check(part, check))
     for finding in check_state(location, db):
         is_snapshot_wrong = finding.part == "state" and finding.ok is False and can_replay(location, db)
         remedy = DELETE_SNAPSHOT.format(statement=_command(location, "DELETE FROM snapshot"))
@@ -100,6 +107,14 @@ def _check_tables(db: Connection, location: Location, before: Sequence[Finding])
     statement = _command(location, "DELETE FROM offers WHERE round = N")
     remedy = DELETE_OFFER.format(unit=unit, statement=statement) if _is_intact(findings) else RESTORE
     return [*findings, run_check("offers", lambda: tables.check_offers(db, unit), remedy)]
+
+
+@contextmanager
+def _undoing_failed_queries(db: Connection) -> Iterator[None]:
+    """Opens a block whose failed queries leave the transaction usable, which PostgreSQL ends otherwise."""
+    db.execute("SAVEPOINT checking")
+    yield
+    db.execute("ROLLBACK TO checking")
 
 
 def _command(location: Location, statement: str) -> str:
@@ -131,7 +146,7 @@ def _unit(db: Connection) -> TimeUnit:
     """Returns what the numbers of turns count; the check of the state names settings that cannot be read."""
     try:
         return read_unit(db)
-    except (AttributeError, StoreError, sqlite3.DatabaseError):
+    except Exception:  # damaged data can raise any exception
         return TimeUnit.ROUND
 
 
