@@ -45,7 +45,7 @@ def test_the_pages_show_a_fleet_in_a_database_and_follow_it(cluster: Cluster, ad
 
 
 def test_the_pages_say_so_while_the_database_cannot_be_reached() -> None:
-    with running_cluster(fsync="off") as own:
+    with running_cluster({"fsync": "off", "full_page_writes": "off"}) as own:
         place = own.address("shown")
         small_fleet(place, 3)
         with served(place) as server:

@@ -125,7 +125,8 @@ def served(
     """
     options = options or Options(port=0, rates=UNLIMITED)
     fleets = {"fleet": ROUNDS} if fleets is None else fleets
-    paths: dict[str, Location] = {name: folder / f"{name}.turnout" for name in fleets} | dict(places or {})
+    paths: dict[str, Location] = {name: folder / f"{name}.turnout" for name in fleets}
+    paths.update(places or {})
     tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not store_exists(path)}
     with (
         open_fleets(list(paths.values()), options) as (opened, access),

@@ -209,7 +209,7 @@ def test_calls_of_a_group_whose_connection_is_lost_are_repeated(
 def test_a_fleet_whose_database_is_not_available_recovers_by_itself_and_others_go_on(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    with running_cluster(fsync="off", full_page_writes="off") as cluster:
+    with running_cluster({"fsync": "off", "full_page_writes": "off"}) as cluster:
         address = cluster.address("fleet")
         with served(tmp_path, {"other": ROUNDS, "fleet": ROUNDS}, places={"fleet": address}) as service:
             assert service.ok("/clients", {"clients": CLIENTS}) == {"new": 3}

@@ -17,6 +17,7 @@ from turnout.live._internals import StoredAnswer, copy_fleet, examine, has_token
 from turnout.live.journal import files
 from turnout.service.access.tokens import FleetTokens
 from turnout.storage.address import DatabaseAddress
+from turnout.storage.postgres.lease import LeaseKeeper
 from turnout.storage.postgres.renaming import rename
 from turnout.storage.store import Location
 
@@ -196,9 +197,9 @@ def test_the_writer_of_a_fleet_that_was_replaced_is_refused_when_it_wakes_up(
 ) -> None:
     backup = tmp_path / "backup.turnout"
     play(backup, ROUNDS, rounds=1)
-    asleep = Scheduler.open(address, **ROUNDS)
-    cohort = asleep.choose(CLIENTS)
-    with patch.object(session_of(asleep).journal.file._keeper, "_renew", return_value=True):
+    with patch.object(LeaseKeeper, "_renew", return_value=True):
+        asleep = Scheduler.open(address, **ROUNDS)
+        cohort = asleep.choose(CLIENTS)
         cluster.execute(f"UPDATE \"{address.schema}\".control SET expires = 'epoch'")  # it has slept for long
         restore_fleet(backup, address)
         with Scheduler.open(address) as scheduler:
