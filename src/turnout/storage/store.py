@@ -192,8 +192,11 @@ class Store(ABC, Generic[AnyConnection]):
         """Sets how long a transaction waits for other processes."""
 
     @abstractmethod
-    def vacuum(self) -> None:
-        """Rewrites the store without unused space; this temporarily needs as much disk space again."""
+    def vacuum(self) -> bool:
+        """Rewrites the store without unused space, which temporarily needs as much disk space again.
+
+        Returns False if a process that reads prevents it for now.
+        """
 
     @abstractmethod
     def checkpoint(self) -> None:

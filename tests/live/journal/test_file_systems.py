@@ -47,6 +47,8 @@ with FleetReader(fleet) as reader:
     print(reader.round)
 """
 
+pytestmark = pytest.mark.files
+
 
 @needs_mounts
 def test_a_closed_fleet_can_be_read_on_a_read_only_file_system(open_fleet: OpenFleet, folder: Path) -> None:

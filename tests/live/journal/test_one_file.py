@@ -26,6 +26,8 @@ from turnout.storage.files.database import StoreConnection, connect_to_check, lo
 from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
 
+pytestmark = pytest.mark.files
+
 
 def examine_log(path: Path) -> None:
     """Raises StoreError if the doctor finds that commits may be missing."""

@@ -97,5 +97,5 @@ def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
         "report fleet=fleet.turnout client='b=c' why='the \"battery\" died' new=True",
         "close fleet=fleet.turnout round=1 arrived=1 redundant=0 cut_off=0 late=0 failed=1",
     ]
-    assert events[1].values["client"] == "a phone"  # type: ignore[attr-defined]
+    assert events[1].values["client"] == "a phone"
     assert events[1].filename == "session.py"

@@ -28,7 +28,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.serving import Server
-from postgres import copy_store, tables
+from postgres import copy_store, stored_bytes, tables
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import FleetTotals, StaleError, journal_of, read_totals
@@ -250,7 +250,7 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert totals_of(reader).seconds[row] == 0.0
         assert totals_of(reader).turns[row] > 0
         assert client not in reader.clients
-    assert client.encode() not in kept.read_bytes()
+    assert client.encode() not in stored_bytes(kept)
     assert problems(kept) == []
     content = certify(kept, folder / "c.json", folder / "c.jsonl")
     assert content["clients"][start.fleet.ids[row]]["turns"] == certificate.turns[row]
@@ -273,6 +273,7 @@ def test_a_follower_begins_with_the_summary_and_notices_that_it_has_moved(kept: 
 
 
 @pytest.mark.parametrize("every", [15, pytest.param(7, marks=pytest.mark.thorough)])
+@pytest.mark.files
 def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
     folder: Path, server: Server, every: int
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_changed_byte_in_the_summary_is_found(kept: Path, table: str) -> None:
         copy_store(original, kept)
 
 
+@pytest.mark.files
 def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_before(open_fleet: OpenFleet) -> None:
     scheduler, world = open_fleet(settings={"cohort_size": 3}), World(12)
     for number in range(1, 71):

@@ -184,9 +184,9 @@ class Journal:
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
-        self.file.vacuum()
-        with self.file.writing() as db:
-            db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
+        if self.file.vacuum():
+            with self.file.writing() as db:
+                db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
 
     # Queries
 

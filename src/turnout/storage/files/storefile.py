@@ -153,12 +153,13 @@ class StoreFile(Store[StoreConnection]):
         """Sets how long a transaction waits for other processes."""
         self.connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
 
-    def vacuum(self) -> None:
+    def vacuum(self) -> bool:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
         with self.translating():
             self._require_writable()
             self.connection.execute("VACUUM")
         self.checkpoint()  # VACUUM leaves the new content in the write-ahead log
+        return True
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file and truncates it, so that no deleted data remains in the log."""

@@ -103,6 +103,10 @@ class PostgresConnection:
         """Whether the connection is open, as far as it is known."""
         return not (self.raw.closed or self.raw.broken)
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Sets how long a statement waits for locks of other transactions."""
+        self.raw.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds * 1000:.0f}",))
+
     def begin(self, statement: str) -> object:
         """Begins a transaction with statements, of which `answer` has the last result; returns its token."""
         self.token = token = object()

@@ -39,8 +39,9 @@ from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS
 from turnout.storage.store import META, Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
-#: How long a transaction waits for other processes and for the database, in seconds; how long a takeover does.
-WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
+#: How long a transaction waits for other processes and for the database, in seconds; how long a takeover and a
+#: vacuum do.
+WAIT_SECONDS, TAKEOVER_WAIT_SECONDS, VACUUM_WAIT_SECONDS = 60.0, 5.0, 1.0
 #: The first and the longest pause between two attempts to connect, and that of a standby, in seconds.
 PAUSE, MAX_PAUSE, STANDBY_PAUSE = 0.05, 1.0, 0.25
 #: Sessions of processes that were killed are deleted after so many days.
@@ -128,13 +129,19 @@ class PostgresStore(Store[PostgresConnection]):
             raise
         return db
 
+    def _usable_connection(self) -> PostgresConnection:
+        """Returns the connection, or a new one if it was lost."""
+        db = self.connection
+        if not db.is_usable:
+            db = self._connection = self._connect()
+        return db
+
     def _begin(self, access: Literal["read", "lock", "write"]) -> tuple[PostgresConnection, object]:
         until, pause = time.monotonic() + self._wait, PAUSE
         while True:
             db = self.connection
             try:
-                if not db.is_usable:
-                    db = self._connection = self._connect()
+                db = self._usable_connection()
                 if access == "read":
                     return db, db.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 return db, self._begin_to_write(db) if access == "write" else db.begin(LOCK)
@@ -342,15 +349,29 @@ class PostgresStore(Store[PostgresConnection]):
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long a transaction waits for other processes and for the database."""
         self._wait = seconds
-        self.connection.raw.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds * 1000:.0f}",))
+        with self.translating():
+            self._usable_connection().wait_at_most(seconds)
 
-    def vacuum(self) -> None:
-        """Rewrites all tables without unused space; each cannot be used meanwhile."""
+    def vacuum(self) -> bool:
+        """Rewrites all tables without unused space; returns False if a process that reads prevents it for now.
+
+        Each table can be used by nobody meanwhile: so it is not waited for long.
+        """
         with self.translating():
             self._require_writable()
+            db = self._usable_connection()
             tables = "SELECT tablename FROM pg_tables WHERE schemaname = ?"
-            for (table,) in self.connection.execute(tables, (self.address.schema,)).fetchall():
-                self.connection.raw.execute(sql.SQL("VACUUM (FULL) {}").format(identifier(table)))
+            db.wait_at_most(VACUUM_WAIT_SECONDS)
+            try:
+                for (table,) in db.execute(tables, (self.address.schema,)).fetchall():
+                    db.raw.execute(sql.SQL("VACUUM (FULL) {}").format(identifier(table)))
+            except psycopg.errors.LockNotAvailable:
+                log.warning("%s is being read, and could not be rewritten", self.address)
+                return False
+            finally:
+                if db.is_usable:
+                    db.wait_at_most(self._wait)
+        return True
 
     def checkpoint(self) -> None:
         """Does nothing: the log is that of the whole database."""
