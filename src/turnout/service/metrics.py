@@ -13,7 +13,6 @@ from turnout.errors import StoreError
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import BusyError, StandbyError
 from turnout.service.fleet import OccupiedError
-from turnout.storage.address import DatabaseAddress
 from turnout.web.connections import Refusals
 from turnout.web.prometheus import labels, promise_metrics
 
@@ -112,7 +111,7 @@ async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
     """Returns the metrics of a fleet; if it cannot be read now, only those of its calls."""
     own: dict[str, float | None] = {
         "turnout_up": await calls.probe() is None,
-        "turnout_standby": calls.file.is_standby if isinstance(calls.file.location, DatabaseAddress) else None,
+        "turnout_standby": calls.file.is_standby,
         "turnout_service_waiting_calls": calls.waiting,
         "turnout_service_held_check_ins": len(calls.held),
         "turnout_service_groups_total": calls.groups,
