@@ -205,6 +205,23 @@ def test_calls_of_a_group_whose_connection_is_lost_are_repeated(
         assert reader.clients == CLIENTS
 
 
+def test_a_service_whose_database_has_lost_commits_says_so_and_stores_nothing_more(
+    cluster: Cluster, tmp_path: Path, address: DatabaseAddress, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served_at(tmp_path, address) as service:
+        for client in CLIENTS:
+            assert post(service, address, "/clients", {"clients": [client]}).status == 200
+        cluster.execute(  # as after a failover to an asynchronous replica, on which even the lease is older
+            f'UPDATE "{address.schema}".control SET commits = commits - 2, epoch = epoch - 1'
+        )
+        cluster.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        wait_until(lambda: "has lost 2 of" in caplog.text, "it was noticed")
+        for _ in range(3):
+            reply = post(service, address, "/clients", {"clients": ["new"]})
+            assert (reply.status, reply.data["code"]) == (503, "unavailable")
+        assert not service.fleets[address.name].file.is_standby
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
 def test_a_fleet_whose_database_is_not_available_recovers_by_itself_and_others_go_on(
     tmp_path: Path, how: signal.Signals

@@ -12,13 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.errors import (
-    InterruptedCallError,
-    InterruptedGroupError,
-    OtherWriterError,
-    StoreError,
-    TurnoutError,
-)
+from turnout.errors import InterruptedCallError, InterruptedGroupError, OtherWriterError, StoreError, TurnoutError
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
@@ -53,6 +47,11 @@ class Answer:
 
     data: Mapping[str, Any]
     is_change: bool = True
+
+    @property
+    def text(self) -> str:
+        """The values as JSON; ids are not escaped, so that the answers about a forgotten client can be found."""
+        return json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,7 @@ class FleetCalls:
         self._probe: asyncio.Future[None] | None = None
         self._next_probe = 0.0
         self._replaced: OtherWriterError | None = None  # once another process has taken over the fleet
+        self._has_lost_commits = False  # the database: a person must decide
         #: Why the last transaction failed; None if it succeeded.
         self.last_error: str | None = None
         #: Increases with every transaction.
@@ -198,8 +198,8 @@ class FleetCalls:
                 self._changed.wait_for(lambda: self._waiting or self._is_stopping or self._replaced, pause)
                 if not self._waiting and self._is_stopping:
                     return
-            if self.file.is_replaced and self._replaced is None:
-                self._replaced = OtherWriterError(f"{self.file.location} was taken over by another process")
+            if self.file.is_replaced and not self._has_lost_commits:
+                self._check_writer()
             if self._replaced is not None:
                 self._stand_by(self._replaced)
             elif not self._run_group():
@@ -219,6 +219,14 @@ class FleetCalls:
             self.file.open()
             pause = OPEN_SECONDS if is_standby else min(2 * pause, MAX_OPEN_SECONDS)
         return True
+
+    def _check_writer(self) -> None:
+        """Notes whether another process has taken over the fleet, or the database has lost commits."""
+        try:
+            with self.scheduler.group():
+                pass
+        except Exception as error:
+            self._note(error)
 
     def _stand_by(self, error: OtherWriterError) -> None:
         """Closes the fleet, which another process has taken over; those who wait are told to ask that one."""
@@ -294,22 +302,19 @@ class FleetCalls:
             return previous
         try:
             answer = call.run(self.scheduler)
-            text = _as_json(answer.data)
+            text: str = answer.text
         except InterruptedCallError:
             raise  # nothing of the group can be stored
         except Exception as error:  # of this call only, whatever it is
             return self._note(error)
-        stored = _to_store(call, text)
-        if stored is not None and answer.is_change:
+        if answer.is_change and (stored := _to_store(call, text)) is not None:
             session_of(self.scheduler).store_answer(stored)
         return text
 
     def _stored(self, call: _Call) -> str | Exception | None:
         """Returns the answer to the same request before; None if there was none."""
-        if call.key is None:
-            return None
-        stored = session_of(self.scheduler).stored_answer(call.key.key)
-        if stored is None:
+        stored = None if call.key is None else session_of(self.scheduler).stored_answer(call.key.key)
+        if call.key is None or stored is None:
             return None
         if stored.request != call.key.request:
             return ReusedKeyError("the Idempotency-Key was used for another request before: use a new key")
@@ -319,7 +324,7 @@ class FleetCalls:
         try:
             result = self._stored(call)
             if result is None:
-                result = _as_json({})
+                result = Answer({}).text
                 with self._noting_success():
                     for _ in call.run(self.scheduler, _to_store(call, result)):
                         self._run_group()
@@ -349,7 +354,7 @@ class FleetCalls:
         elif isinstance(error, OtherWriterError):
             self._replaced = error
         else:
-            self.last_error = str(error)
+            self.last_error, self._has_lost_commits = str(error), error.argument == "accept_older"
             log.error("%s", error)
         is_standby = isinstance(error, OtherWriterError | StandbyError)
         return StandbyError(STANDBY) if is_standby else UnavailableError(UNSTORED)
@@ -393,8 +398,3 @@ def _resolve(calls: Sequence[_Call]) -> None:
             call.future.set_exception(call.result)
         else:
             call.future.set_result(call.result)
-
-
-def _as_json(data: Mapping[str, Any]) -> str:
-    """Encodes an answer; ids are not escaped, so that the answers about a forgotten client can be found."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
