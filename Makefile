@@ -63,6 +63,10 @@ check: setup  ## run the tests
 test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds and benchmarks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'thorough and not framework'
 
+# Each worker starts a PostgreSQL server, in which a schema takes the place of each file.
+test-postgres: setup  ## run the tests of live fleets over PostgreSQL instead of files
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not files' --store postgres tests/live
+
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
 PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py
 portable: setup  ## run the tests that do not need Linux, and use every part once

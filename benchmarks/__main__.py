@@ -15,6 +15,7 @@ from benchmarks.flower import flower
 from benchmarks.flower_accuracy import flower_accuracy
 from benchmarks.harness import Result, print_result
 from benchmarks.live import live, year
+from benchmarks.postgres import postgres
 from benchmarks.service import service
 from benchmarks.slots import slots
 from benchmarks.sweep import sweep
@@ -27,6 +28,7 @@ BENCHMARKS: tuple[Callable[..., Result], ...] = (
     imports,
     live,
     year,
+    postgres,
     slots,
     service,
     check_ins,

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 
 from forking import ForkServer, fork_server
+from postgres import FAST, VARIABLE, Cluster, running_cluster, use_schemas
 
 # A busy machine is no reason for a verdict, and neither is luck: the examples are the same in every run.
 hypothesis_settings.register_profile(
@@ -33,6 +34,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="overwrite the recorded selections of all policies with the present ones; review the diff afterwards",
     )
+    parser.addoption(
+        "--store",
+        choices=("file", "postgres"),
+        default="file",
+        help="where fleets are, of which tests know the paths: in files, or in schemas of a temporary cluster",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips the tests about files if there are none."""
+    if config.getoption("--store") == "postgres":
+        for item in items:
+            if item.get_closest_marker("files"):
+                item.add_marker(pytest.mark.skip(reason="this test is about files"))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Returns a running PostgreSQL server, which all tests of this process share."""
+    with running_cluster(FAST) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _store(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes paths of fleets stand for schemas of a cluster, with `--store postgres`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--store") == "postgres":
+            cluster: Cluster = request.getfixturevalue("cluster")
+            patch.setenv(VARIABLE, str(cluster.folder))
+            use_schemas(patch)
+        yield
 
 
 @pytest.fixture

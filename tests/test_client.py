@@ -30,6 +30,7 @@ from turnout.client import (
     RefusedError,
     UnavailableError,
     asynchronous,
+    connections,
     transport,
 )
 from turnout.errors import SettingError
@@ -323,7 +324,7 @@ def in_threads(number: int, call: Callable[[], object]) -> None:
 
 
 def test_threads_share_connections_of_which_few_stay_open(opened: list[HTTPConnection]) -> None:
-    callers = transport.MAX_IDLE + 3
+    callers = connections.MAX_IDLE + 3
     all_call = threading.Barrier(callers)
 
     def wait_for_all(handler: BaseHTTPRequestHandler) -> None:
@@ -336,7 +337,7 @@ def test_threads_share_connections_of_which_few_stay_open(opened: list[HTTPConne
         assert is_open(opened) == [True]
         in_threads(callers, lambda: client.register(["a"]))
         assert len(opened) == callers
-        assert sum(is_open(opened)) == transport.MAX_IDLE
+        assert sum(is_open(opened)) == connections.MAX_IDLE
         client.close()
         assert not any(is_open(opened))
 
@@ -371,7 +372,7 @@ def test_a_connection_is_used_neither_after_a_long_pause_nor_by_a_forked_process
         with patch.object(os, "getpid", lambda: -1):
             client.register(["a"])
             assert is_open(opened) == [False, True]  # a process closes only its own copy of a socket
-            with patch.object(transport, "IDLE_SECONDS", 0.0):
+            with patch.object(connections, "IDLE_SECONDS", 0.0):
                 client.register(["a"])
             assert is_open(opened) == [False, False, False]
 
@@ -556,7 +557,7 @@ def test_a_device_loads_the_standard_library_only() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded <= {"turnout", "__main__", *sys.stdlib_module_names, *startup_modules()}
     assert "sqlite3" not in loaded
-    assert len([name for name in done.stdout.split() if name.startswith("turnout")]) <= 12
+    assert len([name for name in done.stdout.split() if name.startswith("turnout")]) <= 13
 
 
 def startup_modules() -> set[str]:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from turnout.errors import DatasetError as DatasetError
     from turnout.errors import FleetKindError as FleetKindError
     from turnout.errors import InfeasiblePromise as InfeasiblePromise
+    from turnout.errors import InterruptedCallError as InterruptedCallError
     from turnout.errors import InterruptedGroupError as InterruptedGroupError
     from turnout.errors import KernelError as KernelError
     from turnout.errors import NoOpenRoundError as NoOpenRoundError
     from turnout.errors import OfferError as OfferError
     from turnout.errors import OpenRoundError as OpenRoundError
+    from turnout.errors import OtherWriterError as OtherWriterError
     from turnout.errors import PluginError as PluginError
     from turnout.errors import PolicyCheckError as PolicyCheckError
     from turnout.errors import ReportedBeforeError as ReportedBeforeError

@@ -19,7 +19,9 @@ TurnoutError
  ├─ TrainingError           training stopped with an error
  ├─ ClusterError            a cluster cannot be reached, or its workers fail
  ├─ StoreError              a store cannot be opened, read or written
- │   └─ InterruptedGroupError   a call failed in a group of changes: nothing was stored, repeat each by itself
+ │   ├─ OtherWriterError        another process writes the store
+ │   └─ InterruptedCallError    nothing of the call was stored: repeat it
+ │       └─ InterruptedGroupError   a call failed in a group of changes: repeat each by itself
  └─ CheckError              a plug-in violates its contract
      └─ PolicyCheckError    check_policy found that a policy violates the contract
 """
@@ -47,7 +49,11 @@ class TurnoutError(Exception):
     """
 
     def __init__(
-        self, *args: object, argument: str | None = None, dataset: str | None = None, damaged: Path | None = None
+        self,
+        *args: object,
+        argument: str | None = None,
+        dataset: str | None = None,
+        damaged: Path | None = None,
     ) -> None:
         super().__init__(*args)
         self.argument = argument
@@ -162,7 +168,15 @@ class StoreError(TurnoutError):
     """A store cannot be opened, read or written."""
 
 
-class InterruptedGroupError(StoreError):
+class OtherWriterError(StoreError):
+    """Another process writes the store, or has taken it over."""
+
+
+class InterruptedCallError(StoreError):
+    """A call was interrupted, for example because the database could not be reached, and nothing of it was stored."""
+
+
+class InterruptedGroupError(InterruptedCallError):
     """A call failed in a group of changes, of which nothing was stored: each call can be repeated by itself."""
 
 

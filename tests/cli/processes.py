@@ -28,7 +28,7 @@ def running(*arguments: str | Path, **environment: str) -> Iterator[tuple[subpro
             lines = [process.stdout.readline()]
             while lines[-1] and not lines[-1].startswith("Press Ctrl-C"):
                 lines.append(process.stdout.readline())
-            port = re.search(r":(\d+)/", lines[0])
+            port = re.search(r"https?://\S+?:(\d+)/", "".join(lines))
             assert port, (lines, process.stderr and process.stderr.read())
             yield process, int(port[1]), lines
         finally:

@@ -402,7 +402,7 @@ def test_an_export_does_not_overwrite_the_fleet(file: Path, tmp_path: Path) -> N
 
 def test_an_intact_file_passes_the_doctor(file: Path) -> None:
     text = output_of("doctor", file)
-    assert text.endswith("The file is intact.\n")
+    assert text.endswith("The fleet is intact.\n")
     assert "DAMAGED" not in text
     findings = json_of("doctor", file)
     assert findings["ok"] is True
@@ -414,7 +414,7 @@ def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
     done = run("doctor", file)
     assert (done.returncode, done.stderr) == (1, "")
     assert "DAMAGED" in done.stdout
-    assert "To do: restore the file from a backup.\nThe file is damaged.\n" in done.stdout
+    assert "To do: restore the file from a backup.\nThe fleet is damaged.\n" in done.stdout
     findings = json.loads(run("doctor", file, "--json").stdout)
     assert next(finding["part"] for finding in findings["findings"] if finding["ok"] is False) == "turns"
 

@@ -67,10 +67,10 @@ def test_a_backup_is_restored_in_the_place_of_a_newer_damaged_or_missing_file(fi
     assert "answer yes, or pass --yes" in error_of("restore", backup, file)
     done = run("fleet", "restore", backup, file, "--yes")
     assert done.returncode == 0
-    assert done.stdout.endswith(f"The file that was there is {file}.replaced.\n")
+    assert done.stdout.endswith(f"What was there is {file}.replaced.\n")
     assert known_rounds(file) == rounds
     assert Path(f"{file}.replaced").read_bytes() == newer
-    assert "The file is intact." in output_of("doctor", file)
+    assert "The fleet is intact." in output_of("doctor", file)
     assert "from an earlier restoration" in error_of("restore", backup, file, "--yes")
     output_of("restore", backup, lost)
     with Scheduler.open(lost) as scheduler:
@@ -92,7 +92,7 @@ def test_a_fleet_is_compacted_to_what_it_keeps(file: Path, tmp_path: Path) -> No
     size = file.stat().st_size
     said = output_of("compact", file)
     assert "all rounds are kept" in said
-    assert "turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000" in said
+    assert "turnout fleet amend FLEET --keep-rounds 5000 --keep-offers 1000" in said
     assert "keep_offers from all to 3, keep_rounds from all to 12" in output_of(
         "amend", file, "--keep-rounds", "12", "--keep-offers", "3"
     )
@@ -163,7 +163,7 @@ def test_an_older_state_is_accepted_only_on_request(file: Path, caplog: pytest.L
     caplog.clear()
     accepted = run("fleet", "doctor", file, "--accept-older", "--yes")
     assert "continues after round" in accepted.stderr
-    assert accepted.stdout.endswith("The file is intact.\n")
+    assert accepted.stdout.endswith("The fleet is intact.\n")
     assert caplog.text.count("The older state was accepted") == 1
     output_of("status", file)
     assert all(finding.ok is not False for finding in examine(file))

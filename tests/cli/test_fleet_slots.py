@@ -47,7 +47,7 @@ def test_the_status_names_the_clients_that_train(started: float) -> None:
 
 
 def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
-    assert "The file is intact." in run("fleet", "doctor", FLEET).stdout
+    assert "The fleet is intact." in run("fleet", "doctor", FLEET).stdout
     assert "turn is worth" in run("fleet", "explain", FLEET, "c3", "--round", "20").stdout
     certified = run("fleet", "certify", FLEET, "-o", "proof.json")
     assert certified.returncode == 0

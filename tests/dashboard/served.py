@@ -30,6 +30,7 @@ from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
+from turnout.storage.store import Location
 from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
 from waiting import MAX_WAIT, wait_until
@@ -56,6 +57,7 @@ class Served:
     @property
     def path(self) -> Path:
         """The file that the dashboard shows."""
+        assert isinstance(self.watch.path, Path)
         return self.watch.path
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Reply:
@@ -133,7 +135,7 @@ def listen() -> socket.socket:
 
 @contextmanager
 def served(
-    path: Path, *, token: str | None = None, limits: Limits = LIMITS, address: tuple[str, int] | None = None
+    path: Location, *, token: str | None = None, limits: Limits = LIMITS, address: tuple[str, int] | None = None
 ) -> Iterator[Served]:
     """Runs the real server in a thread until the block ends, at an address or on a free port."""
     with (
@@ -213,7 +215,7 @@ def first_chunk_only() -> Iterator[Callable[[], None]]:
 
 
 def small_fleet(
-    path: Path,
+    path: Location,
     rounds: int = 40,
     ids: Sequence[str] | None = None,
     *,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from postgres import tables
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
@@ -158,7 +157,7 @@ def turns_in(path: Path) -> list[tuple[Any, ...]]:
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
     """Returns the rows of a query."""
-    with closing(sqlite3.connect(path)) as db:
+    with tables(path) as db:
         return db.execute(query).fetchall()
 
 

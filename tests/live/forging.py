@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from postgres import tables
 from turnout.live.journal.summary import read_summary
 from turnout.live.turns.records import digest_of, turn_from_row
 from turnout.storage.encoding.packing import pack, pack_snapshot, unpack, unpack_snapshot
+from turnout.storage.store import Connection
 
 #: Changes the header and the arrays of an event in place.
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
-def alter(path: Path, change: str | Callable[[sqlite3.Connection], object]) -> None:
+def alter(path: Path, change: str | Callable[[Connection], object]) -> None:
     """Changes a file by a function, or by a statement that finds what it changes."""
-    with closing(sqlite3.connect(path)) as db, db:
+    with tables(path) as db:
         if isinstance(change, str):
             assert db.execute(change).rowcount
         else:
             change(db)
 
 
-def fetch_row(db: sqlite3.Connection, query: str, *values: object) -> tuple[Any, ...]:
+def fetch_row(db: Connection, query: str, *values: object) -> tuple[Any, ...]:
     """Returns the first row of a query."""
     row: tuple[Any, ...] = db.execute(query, values).fetchone()
     return row
 
 
-def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
+def forge_turn(db: Connection, where: str, change: str) -> None:
     """Changes the first turn of those, and its checksum."""
     key = fetch_row(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
     db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", key)
@@ -39,7 +39,7 @@ def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
     db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.checksum, *key))
 
 
-def forge_event(db: sqlite3.Connection, number: int, change: Change) -> None:
+def forge_event(db: Connection, number: int, change: Change) -> None:
     """Changes a close or fill event, and the digests of all events."""
     header, arrays = unpack(fetch_row(db, "SELECT data FROM events WHERE seq = ?", number)[0])
     arrays = {name: array.copy() for name, array in arrays.items()}
@@ -48,7 +48,7 @@ def forge_event(db: sqlite3.Connection, number: int, change: Change) -> None:
     chain_events(db)
 
 
-def chain_events(db: sqlite3.Connection) -> None:
+def chain_events(db: Connection) -> None:
     """Computes the digests of all events that are kept again."""
     summary = read_summary(db)
     digest = summary.digest
@@ -59,7 +59,7 @@ def chain_events(db: sqlite3.Connection) -> None:
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
 
 
-def forge_snapshot(db: sqlite3.Connection, change: Callable[[dict[str, Any]], object]) -> None:
+def forge_snapshot(db: Connection, change: Callable[[dict[str, Any]], object]) -> None:
     """Changes the state in the only snapshot, and its digest."""
     seq, data = fetch_row(db, "SELECT seq, data FROM snapshot")
     state = unpack_snapshot(data)
@@ -68,7 +68,7 @@ def forge_snapshot(db: sqlite3.Connection, change: Callable[[dict[str, Any]], ob
     db.execute("UPDATE snapshot SET data = ?, digest = ?", (data, digest_of(b"", str(seq), data)))
 
 
-def forge_summary_state(db: sqlite3.Connection, change: Callable[[dict[str, Any]], object]) -> None:
+def forge_summary_state(db: Connection, change: Callable[[dict[str, Any]], object]) -> None:
     """Changes the state in the summary, and its digest."""
     data, digest = fetch_row(db, "SELECT data, digest FROM summary")
     state = unpack_snapshot(data)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
 
+from postgres import use_schemas_if_told
 from turnout.errors import StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 
@@ -87,5 +88,6 @@ def result_of(attempt: Callable[[], object]) -> str:
 
 
 if __name__ == "__main__":
+    use_schemas_if_told()
     tasks: dict[str, Callable[..., Any]] = {"report": report, "read": read, "serve": serve}
     print(json.dumps(tasks[sys.argv[1]](*sys.argv[2:])), flush=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +25,7 @@ from live.fleets import (
 )
 from live.forging import forge_snapshot
 from live.serving import killed_after
+from postgres import stored_bytes, tables
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
@@ -217,7 +216,7 @@ def keys_with(state: dict[str, Any], marks: Marks) -> list[str]:
 
 def stored_marks(path: Path, marks: Marks) -> list[float]:
     """Returns the marked values that occur in the bytes of a fleet's files, as a column, in an array or in JSON."""
-    files = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    files = stored_bytes(path)
     return [
         value
         for value in marks.values()
@@ -226,7 +225,7 @@ def stored_marks(path: Path, marks: Marks) -> list[float]:
 
 
 def stored_snapshot(path: Path) -> dict[str, Any]:
-    with closing(sqlite3.connect(path)) as db:
+    with tables(path) as db:
         ((data,),) = db.execute("SELECT data FROM snapshot").fetchall()
     return unpack_snapshot(data)
 
@@ -310,7 +309,7 @@ def test_the_doctor_finds_no_problem_and_a_changed_state_is_one(
     play(scheduler, 2)
     assert problems(path) == []
     scheduler.close()
-    with closing(sqlite3.connect(path)) as db, db:
+    with tables(path) as db:
         forge_snapshot(db, lambda state: state.update({"clients.arrived": state["clients.arrived"] + 1}))
     assert {problem.split(":")[0] for problem in problems(path)} == {"state"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from killing import TORTURE
+from killing import TORTURE, environment
 from live import restless_server
 from live.fleets import (
     OpenFleet,
@@ -42,6 +42,7 @@ from live.fleets import (
 from live.forging import alter
 from live.serving import AFTER, BEFORE, EACH_PART, Server, read_everything
 from narrowing import known
+from postgres import copy_store, tables
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
@@ -60,6 +61,7 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
     ("seed", "last", "target_size"),
     [(0, 12, 8), *(pytest.param(seed, 30, 40 * TORTURE, marks=pytest.mark.thorough) for seed in range(2))],
 )
+@pytest.mark.files
 def test_a_scheduler_killed_at_random_moments_loses_nothing(
     folder: Path, server: Server, seed: int, last: int, target_size: int
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_scheduler_killed_at_random_moments_loses_nothing(
 
 
 @pytest.mark.parametrize("part", EACH_PART)
+@pytest.mark.files
 def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: Path, server: Server, part: int) -> None:
     """In these rounds clients join, leave, are forgotten and report late, and a round is abandoned."""
     before, after = folder / "before.turnout", folder / "after.turnout"
@@ -98,6 +101,7 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
 
 
 @pytest.mark.parametrize("part", EACH_PART)
+@pytest.mark.files
 def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server, part: int) -> None:
     uninterrupted = folder / "uninterrupted.turnout"
     writes = server.play(uninterrupted, 1)
@@ -501,12 +505,10 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
     from turnout.live.turns.records import digest_of
     from turnout.live.turns.rounds.records import pack_open, unpack_open
 
-    db = sqlite3.connect(path)
-    (data,) = db.execute("SELECT data FROM open_round").fetchone()
-    data = pack_open(replace(unpack_open(data), **changes))  # type: ignore[arg-type]
-    db.execute("UPDATE open_round SET data = ?, digest = ?", (data, digest_of(b"", "1", data)))
-    db.commit()
-    db.close()
+    with tables(path) as db:
+        (data,) = db.execute("SELECT data FROM open_round").fetchone()
+        data = pack_open(replace(unpack_open(data), **changes))  # type: ignore[arg-type]
+        db.execute("UPDATE open_round SET data = ?, digest = ?", (data, digest_of(b"", "1", data)))
 
 
 # disk full
@@ -533,6 +535,7 @@ def store_error(action: Callable[[], object]) -> str:
     return ""
 
 
+@pytest.mark.files
 def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_fleet: OpenFleet, folder: Path) -> None:
     """After a refusal the state is that of the last commit; with free space the change succeeds."""
     scheduler, reference = (open_fleet(name, settings={"cohort_size": 60}) for name in ("fleet", "reference"))
@@ -567,6 +570,7 @@ def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_
     assert turns_in(folder / "fleet") == turns_in(folder / "reference")
 
 
+@pytest.mark.files
 def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -597,13 +601,21 @@ def _write_full_fleet(path: Path) -> bytes:
 @cache
 def _full_fleet() -> bytes:
     with TemporaryDirectory() as folder:
-        path = Path(folder, "fleet.turnout")
-        restless_server.play(str(path), 13)
-        with Scheduler.open(path) as scheduler:
-            cohort = scheduler.choose(restless_server.statuses_of(14))
-            scheduler.report(cohort[0], 3.0)
-            scheduler.report_failure(cohort[1], "its battery died")
-        return path.read_bytes()
+        return _play_full_fleet(Path(folder, "fleet.turnout")).read_bytes()
+
+
+def _play_full_fleet(path: Path) -> Path:
+    restless_server.play(str(path), 13)
+    with Scheduler.open(path) as scheduler:
+        cohort = scheduler.choose(restless_server.statuses_of(14))
+        scheduler.report(cohort[0], 3.0)
+        scheduler.report_failure(cohort[1], "its battery died")
+    return path
+
+
+@pytest.fixture(scope="module")
+def full_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _play_full_fleet(tmp_path_factory.mktemp("full") / "fleet.turnout")
 
 
 def _continue(path: Path) -> tuple[bytes, ...]:
@@ -648,6 +660,7 @@ def _occurrences(data: bytes, value: bytes) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("seed", "times"), [(0, 1), *(pytest.param(seed, 4, marks=pytest.mark.thorough) for seed in range(2 * TORTURE))]
 )
+@pytest.mark.files
 def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int, times: int) -> None:
     """Either the damage is refused when it is read, or the state and the following rounds are unchanged."""
     path = folder / "fleet.turnout"
@@ -670,6 +683,7 @@ def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int, times: i
     assert refused > 11 * times
 
 
+@pytest.mark.files
 def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
     path = folder / "fleet.turnout"
     data = _write_full_fleet(path)
@@ -683,7 +697,7 @@ def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
     assert packed_from_disk(path)
 
 
-STATEMENTS = [  # changes that SQLite does not detect
+STATEMENTS = [  # changes that the engine does not detect
     "UPDATE snapshot SET data = 5",
     "UPDATE snapshot SET data = 'text'",
     "UPDATE snapshot SET seq = (SELECT MAX(seq) FROM events)",
@@ -717,16 +731,27 @@ STATEMENTS = [  # changes that SQLite does not detect
 ]
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_changes_that_sqlite_does_not_detect_are_refused(folder: Path, statement: str) -> None:
+def _of_another_type(statement: str) -> bool:
+    """Returns whether a statement writes a value of another type, which only SQLite allows."""
+    return re.search(r"(data|digest) = (\d|'text')", statement) is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(statement, marks=[pytest.mark.files] if _of_another_type(statement) else [])
+        for statement in STATEMENTS
+    ],
+)
+def test_changes_that_the_engine_does_not_detect_are_refused(folder: Path, full_fleet: Path, statement: str) -> None:
     """Every row from which the state is computed has a checksum."""
-    path = folder / "fleet.turnout"
-    _write_full_fleet(path)
+    path = copy_store(full_fleet, folder / "fleet.turnout")
     alter(path, statement)
     with pytest.raises(StoreError, match=r"is damaged|restore"):
         Scheduler.open(path)
 
 
+@pytest.mark.files
 def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(folder: Path, server: Server) -> None:
     """SQLite itself would silently ignore all commits after the damage."""
     path = folder / "fleet.turnout"
@@ -756,6 +781,7 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
     assert refused > 12
 
 
+@pytest.mark.files
 def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
@@ -773,7 +799,9 @@ def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open
 def start_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Starts a process of reporters.py and waits until it is ready."""
     program = [sys.executable, str(HERE / "reporters.py"), *arguments]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         assert json.loads(known(process.stdout).readline()) == "ready"
         yield process
 
@@ -792,6 +820,7 @@ def result_of(process: subprocess.Popen[str]) -> Any:
     return json.loads(output)
 
 
+@pytest.mark.files
 def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_fleet: OpenFleet) -> None:
     """The refusal names the first process; after a takeover, the paused first process cannot write again."""
     path = folder / "fleet.turnout"

@@ -13,9 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -38,6 +36,7 @@ from live.fleets import (
 )
 from live.journal.test_one_file import OPENINGS
 from live.serving import AFTER, BEFORE, EACH_PART, PARTS, Server, read_everything, running_server
+from postgres import copy_store, stored_bytes
 from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore
@@ -85,6 +84,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, preloaded_server: Serv
 @needs_compiler
 @pytest.mark.parametrize("part", EACH_PART)
 @pytest.mark.parametrize("reports", [False, True], ids=["silent reporters", "busy reporters"])
+@pytest.mark.files
 def test_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
     folder: Path, preloaded_server: Server, undisturbed: tuple[Path, int, Any], reports: bool, part: int
 ) -> None:
@@ -164,6 +164,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.files
 def test_every_kind_of_access_refuses_a_damaged_log_and_changes_nothing(
     folder: Path, server: Server, killed_fleet: Path, continued: tuple[Any, ...], damage: str
 ) -> None:
@@ -191,6 +192,7 @@ def copy_fleet(path: Path, copy: Path) -> None:
         shutil.copy(source, target)
 
 
+@pytest.mark.files
 def test_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_log(
     open_fleet: OpenFleet, folder: Path
 ) -> None:
@@ -207,6 +209,7 @@ def test_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_lo
     assert [turn[3] for turn in turns_in(copy)] == [turn[3] for turn in turns_in(scheduler.path)]
 
 
+@pytest.mark.files
 def test_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted_and_a_new_fleet_is_not(
     open_fleet: OpenFleet, folder: Path
 ) -> None:
@@ -285,6 +288,7 @@ def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple
 
 
 @needs_compiler
+@pytest.mark.files
 def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
     folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +305,7 @@ def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end
 
 
 @needs_compiler
+@pytest.mark.files
 def test_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_write(folder: Path, library: Path) -> None:
     path = new_fleet(folder)
     with (
@@ -434,6 +439,7 @@ def test_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet
 
 @pytest.mark.parametrize("victim", ["file", "log"])
 @pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.files
 def test_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
     open_fleet: OpenFleet, folder: Path, victim: str, replaced: bool
 ) -> None:
@@ -493,8 +499,8 @@ def test_an_unknown_time_is_said_and_the_round_can_be_closed(
 # Forgetting a client in a long history
 
 
-def long_history(open_fleet: OpenFleet, folder: Path) -> Scheduler:
-    (folder / "fleet.turnout").write_bytes(file_with_a_long_history())
+def long_history(open_fleet: OpenFleet, played: Path, folder: Path) -> Scheduler:
+    copy_store(played, folder / "fleet.turnout")
     return open_fleet()
 
 
@@ -502,29 +508,28 @@ def long_history(open_fleet: OpenFleet, folder: Path) -> Scheduler:
 BATCH = 18
 
 
-@cache
-def file_with_a_long_history(rounds: int = 36) -> bytes:
-    """Returns the content of a closed file."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "fleet.turnout")
-        with Scheduler.open(path, **{**LIVE, "settings": {"cohort_size": 3}}) as scheduler:
-            for _ in range(rounds):
-                play_round(scheduler, ["secret-phone", "b", "c"])
-        return path.read_bytes()
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the path of a closed fleet with a long history."""
+    path = tmp_path_factory.mktemp("played") / "fleet.turnout"
+    with Scheduler.open(path, **{**LIVE, "settings": {"cohort_size": 3}}) as scheduler:
+        for _ in range(36):
+            play_round(scheduler, ["secret-phone", "b", "c"])
+    return path
 
 
 def traces(scheduler: Scheduler) -> int:
-    """Returns how often the forgotten id is in the file and its log."""
-    files = (scheduler.path, log_path(scheduler.path))
-    return sum(file.read_bytes().count(b"secret-phone") for file in files if file.exists())
+    """Returns how often the forgotten id is in the store."""
+    return stored_bytes(scheduler.path).count(b"secret-phone")
 
 
+@pytest.mark.files
 def test_others_can_report_while_a_client_is_forgotten(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_fleet: OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is a short transaction, and after each of them the file is valid."""
     monkeypatch.setattr(redaction, "BATCH", BATCH)
-    scheduler = long_history(open_fleet, folder)
+    scheduler = long_history(open_fleet, played, folder)
     twin = packed(scheduler)
     steps: list[list[str]] = []
     redact = Journal.redact
@@ -557,18 +562,17 @@ def test_others_can_report_while_a_client_is_forgotten(
 
 
 def test_forgetting_that_was_interrupted_is_completed_later(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_fleet: OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redaction, "BATCH", BATCH)
-    scheduler = long_history(open_fleet, folder)
+    scheduler = long_history(open_fleet, played, folder)
     whole, redact, count = folder / "whole.turnout", Journal.redact, itertools.count()
     scheduler.close()
-    shutil.copy(scheduler.path, whole)
+    copy_store(scheduler.path, whole)
     with Scheduler.open(whole) as undisturbed:
         undisturbed.forget("secret-phone")
     for interrupted_after in (0, 1, 2, 5):
-        path = folder / f"{interrupted_after}.turnout"
-        shutil.copy(scheduler.path, path)
+        path = copy_store(scheduler.path, folder / f"{interrupted_after}.turnout")
         count = itertools.count()
 
         def interrupt(journal: Journal) -> bool:

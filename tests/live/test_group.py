@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,12 +28,12 @@ from live.fleets import (
 )
 from live.forging import alter
 from narrowing import known
+from postgres import use_schemas_if_told
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
 from turnout.live.journal import answers as answers_module
 from turnout.live.journal.changes import Changes
-from turnout.storage.files.storefile import StoreFile
 
 SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}, "deadline": None}
 
@@ -49,10 +48,10 @@ def commits(scheduler: Scheduler) -> int:
 
 
 @contextmanager
-def failing_commit() -> Iterator[None]:
+def failing_commit(scheduler: Scheduler) -> Iterator[None]:
     """Fails the commit of the group inside."""
     with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        patch.object(session_of(scheduler).journal.file, "_commit", side_effect=StoreError("disk I/O error")),
         pytest.raises(StoreError, match="disk I/O error"),
     ):
         yield
@@ -131,7 +130,7 @@ def test_a_group_that_is_left_by_an_exception_stores_nothing(scheduler: Schedule
 def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
-    with failing_commit(), scheduler.group():
+    with failing_commit(scheduler), scheduler.group():
         scheduler.choose(offered("a", "b", "c"))
     assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b"]
@@ -143,7 +142,7 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Sched
 
     def full(changes: Changes, *_: object) -> None:
         changes.db.execute("ROLLBACK")  # as SQLite does if the disk is full
-        raise sqlite3.OperationalError("database or disk is full")
+        raise StoreError("database or disk is full")
 
     def fill_disk() -> None:
         with scheduler.group():
@@ -222,7 +221,7 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
 def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     scheduler.fill(["a", "b"])  # all slots are in use
-    with failing_commit(), scheduler.group():
+    with failing_commit(scheduler), scheduler.group():
         scheduler.check_in("new")  # it joins, but waits
     scheduler.report(1, 1.0)
     assert [turn.client for turn in scheduler.fill(["c"])] == ["c"]  # "new" is not in the fleet
@@ -235,7 +234,7 @@ def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenF
 def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS, status_ttl=40.0)
     scheduler.fill(["a", "b"])
-    with failing_commit(), scheduler.group():
+    with failing_commit(scheduler), scheduler.group():
         scheduler.amend(status_ttl=4.0, deadline=7.0)
     assert (scheduler.settings.status_ttl, scheduler.settings.deadline) == (40.0, None)
     waited = scheduler.check_in("c")
@@ -277,6 +276,7 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Schedu
 
 
 def _kill_in_group(path: Path, ready: Any) -> None:
+    use_schemas_if_told()
     with Scheduler.open(path) as scheduler, scheduler.group():
         for client in scheduler.choose([]):
             scheduler.report(client, 1.0)
@@ -329,7 +329,7 @@ def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet
 
 def test_a_key_is_stored_once(scheduler: Scheduler) -> None:
     store(scheduler, "key", "1")
-    with pytest.raises(StoreError, match="UNIQUE"):
+    with pytest.raises(StoreError, match=r"(?i)unique"):
         store(scheduler, "key", "2")
     stored = known(stored_in(scheduler, b"key"))
     assert stored.answer == "1"

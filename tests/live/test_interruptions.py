@@ -33,6 +33,8 @@ SETTINGS: dict[str, Any] = {
     "keep_offers": 4,
 }
 
+pytestmark = pytest.mark.files
+
 
 @pytest.fixture(autouse=True)
 def _few_late_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from live.fleets import (
     state_of,
     take_snapshot,
 )
+from postgres import tables
 from turnout.errors import OfferError, StateError, TurnoutError
 from turnout.live import FleetReader, FleetStatus, Scheduler
 from turnout.live._internals import forget_in_steps
@@ -57,10 +56,8 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def execute(path: Path, *statement: Any) -> list[Any]:
-    with closing(sqlite3.connect(path)) as db:
-        result = db.execute(*statement).fetchall()
-        db.commit()
-        return result
+    with tables(path) as db:
+        return db.execute(*statement).fetchall()
 
 
 # Ids

@@ -26,6 +26,7 @@ from live.fleets import (
     turns_in,
 )
 from narrowing import known
+from postgres import stored_bytes
 from turnout.errors import ReportError
 from turnout.live import Reporter
 
@@ -147,11 +148,11 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     play_round(scheduler, offered("a", "b"), 1.0)
     rounds = [event["losses"] for event in exported(scheduler) if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
-    before = b"".join(file.read_bytes() for file in folder.iterdir())
+    before = stored_bytes(folder / "fleet.turnout")
     assert in_a_column in before
     assert in_an_array in before
     scheduler.forget("b")
-    after = b"".join(file.read_bytes() for file in folder.iterdir())
+    after = stored_bytes(folder / "fleet.turnout")
     assert in_a_column not in after
     assert in_an_array not in after
     assert [event["losses"] for event in exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2

@@ -40,6 +40,7 @@ from live.fleets import (
 )
 from live.forging import alter
 from narrowing import known
+from postgres import is_file, stored_bytes
 from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
@@ -603,7 +604,9 @@ TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
 def file_bytes(path: Path) -> bytes:
-    """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
+    """Returns the bytes of the file after a checkpoint, and of its write-ahead log; or those of a schema."""
+    if not is_file(path):
+        return stored_bytes(path)
     ((busy, *_),) = rows_of(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     assert not busy
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
@@ -930,6 +933,7 @@ def test_invalid_settings_are_refused_before_a_file_is_created(
     assert not (folder / "fleet.turnout").exists()
 
 
+@pytest.mark.files
 def test_a_missing_folder_is_an_error(folder: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no folder .*: create it, or choose another path"):
         Scheduler.open(folder / "nowhere" / "fleet.turnout")
@@ -1031,6 +1035,7 @@ scheduler.close()
 """
 
 
+@pytest.mark.files
 def test_a_forked_child_must_open_the_fleet_itself(folder: Path) -> None:
     path = folder / "fleet.turnout"
     done = subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, capture_output=True, text=True)

@@ -24,6 +24,7 @@ from live.fleets import (
     take_snapshot,
 )
 from narrowing import known
+from postgres import stored_bytes
 from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundReport
@@ -33,7 +34,6 @@ from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.summary import first_state, newest_state
 from turnout.live.operation.upkeep import write_snapshot
-from turnout.storage.files.database import log_path
 
 CLIENTS, COHORT = 14, 4
 POLICIES = {
@@ -80,7 +80,7 @@ def numbers_in(path: Path, world: World, rounds: range) -> int:
 
     The learned times of a client are computed from sums of its contexts, which after its first turn are its context.
     """
-    raw = b"".join(file.read_bytes() for file in (path, log_path(path)) if file.exists())
+    raw = stored_bytes(path)
     tables = ("events", "offers", "open_round", "turns", "masks", "summary", "totals", "meta")
     stored = b"\0".join(
         value if isinstance(value, bytes) else str(value).encode()

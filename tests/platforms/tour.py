@@ -51,7 +51,7 @@ def run_fleet(path: Path) -> None:
         assert scheduler.status().round == 4
     certify(path, path.with_suffix(".json"), path.with_suffix(".jsonl"))
     run("fleet", "backup", str(path), str(path.with_name("backup.turnout")))
-    assert "The file is intact." in run("fleet", "doctor", str(path.with_name("backup.turnout")))
+    assert "The fleet is intact." in run("fleet", "doctor", str(path.with_name("backup.turnout")))
 
 
 def assert_refused(path: Path) -> None:

@@ -22,6 +22,8 @@ from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.serving import Options, make_server, open_fleets
+from turnout.storage.opening import store_exists
+from turnout.storage.store import Location
 from turnout.web.access import Role
 from waiting import MAX_WAIT
 
@@ -98,7 +100,7 @@ class Service:
         return reply.data
 
 
-def make_fleet(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
+def make_fleet(path: Location, options: Mapping[str, Any]) -> dict[str, str]:
     """Creates a fleet; returns a token for each role, that of the device for phone-1."""
     Scheduler.open(path, **options).close()
     roles: tuple[Role, ...] = ("server", "operator", "viewer")
@@ -115,12 +117,17 @@ def served(
     *,
     options: Options | None = None,
     page: Any = None,
+    places: Mapping[str, Location] | None = None,
 ) -> Iterator[Service]:
-    """Runs the real server in a thread on a free port, and stops it at the end; by default one fleet with rounds."""
+    """Runs the real server in a thread on a free port, and stops it at the end; by default one fleet with rounds.
+
+    Fleets that do not exist are created, in the folder or at `places`.
+    """
     options = options or Options(port=0, rates=UNLIMITED)
     fleets = {"fleet": ROUNDS} if fleets is None else fleets
-    paths = {name: folder / f"{name}.turnout" for name in fleets}
-    tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not path.exists()}
+    paths: dict[str, Location] = {name: folder / f"{name}.turnout" for name in fleets}
+    paths.update(places or {})
+    tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not store_exists(path)}
     with (
         open_fleets(list(paths.values()), options) as (opened, access),
         socket.create_server(("127.0.0.1", 0)) as listener,

@@ -235,7 +235,7 @@ def test_streams_that_are_opened_at_once_are_counted_when_they_are_checked(
 
 @pytest.mark.parametrize("change", ["revoked", "expired"])
 def test_a_stream_ends_when_its_token_gives_no_access_any_more(service: Service, change: str) -> None:
-    with FleetTokens(service.fleets["fleet"].file.path) as file:
+    with FleetTokens(service.fleets["fleet"].file.location) as file:
         (new,) = file.create("viewer", days=1)
         with following(service, "", {"authorization": f"Bearer {new.text}"}) as stream:
             assert read_event(stream) is not None

@@ -27,11 +27,11 @@ PHRASES = {
     "returns all)": "turnout traces describe lists all problems",
     "write each part to its own file": "--part NAME writes one part",
     "is a store of runs, not": "turnout runs show FILE lists its runs",
-    "is a fleet, not": "turnout fleet status FILE describes it",
+    "is a fleet, not": "turnout fleet status FLEET describes it",
     "is a plan in TOML, n": "turnout simulate --config FILE plays its runs",
     "cannot be kept for the clients of this fleet": "--allow-infeasible accepts a promise that cannot be kept",
     "cannot be kept with cohort_size": "--set allow_infeasible=true accepts a promise that cannot be kept",
-    "or create one with Scheduler.open(path)": "turnout fleet create FILE creates one",
+    "or create one with Scheduler.open(path)": "turnout fleet create FLEET creates one",
 }
 #: Advice for Python programs, which is left out in a shell.
 PYTHON = (

@@ -37,7 +37,7 @@ TOKENS = CommandGroup(
     _in("fleet.tokens", "create", "list_", "revoke"),
 )
 FLEET = CommandGroup(
-    "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
+    "Create, inspect and operate a live fleet, in a file or a database, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
         **_in("fleet.settings", "create", "amend"),
@@ -48,7 +48,7 @@ FLEET = CommandGroup(
         **_in("fleet.dashboard", "dashboard"),
         **_in("fleet.serve", "serve"),
         "tokens": TOKENS,
-        **_in("fleet.operate", "doctor", "backup", "restore", "compact", "retire", "forget", "abandon_round"),
+        **_in("fleet.operate", "doctor", "backup", "copy", "restore", "compact", "retire", "forget", "abandon_round"),
     },
 )
 RUNS = CommandGroup(

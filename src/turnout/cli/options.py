@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,8 +19,31 @@ from rich.text import Text
 
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
+from turnout.storage.address import as_location
 
-FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+if TYPE_CHECKING:
+    from turnout.storage.store import Location as Location
+else:
+    Location = object  # typer knows no unions; `parse_location` says what it is
+
+
+def parse_location(text: str) -> Location:
+    """Returns the file or the address that an argument names."""
+    try:
+        return as_location(text)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+FleetArgument = Annotated[
+    Location,
+    typer.Argument(
+        metavar="FLEET",
+        parser=parse_location,
+        help="File of the fleet, such as fleet.turnout, or its address in a database: "
+        "postgresql://host/database?fleet=name.",
+    ),
+]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
 RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -84,6 +107,12 @@ def require_packages(purpose: str, extra: str, *packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise SettingError(f"{purpose} needs {package}: pip install 'turnout[{extra}]'")
+
+
+def make_folder_of(location: Location) -> None:
+    """Creates the folder of a fleet that is to be written, unless it exists; an address has none."""
+    if isinstance(location, Path):
+        make_folder(location.parent)
 
 
 def make_folder(path: Path) -> None:

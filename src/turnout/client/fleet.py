@@ -50,7 +50,8 @@ class FleetClient(Transport):
     executes it once.
 
     Args:
-        address: The address of the fleet, such as "http://127.0.0.1:8080/v1/fleets/fleet".
+        address: The address of the fleet, such as "http://127.0.0.1:8080/v1/fleets/fleet"; several, as a list or
+            separated by commas, if services take over from each other: each attempt asks one after the other.
         token: The token; None if the service needs none.
         timeout: The seconds to wait for an answer.
         attempts: How often a call is sent at most.
@@ -228,7 +229,7 @@ class FleetClient(Transport):
         return list(reversed(self._get("history", client=client, limit=limit)["turns"]))
 
     def __repr__(self) -> str:
-        return f"FleetClient({self._host!r}, {self._path!r})"  # without the token
+        return f"FleetClient({self._hosts!r}, {self._servers[0].path!r})"  # without the token
 
     def __enter__(self) -> FleetClient:
         return self

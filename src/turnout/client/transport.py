@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
 import re
-import selectors
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 from weakref import WeakSet
 
+from turnout.client.connections import IdleConnections, Server
 from turnout.errors import SettingError, TurnoutError
 
 #: The statuses after which a call is tried again: the service, or a proxy before it, cannot execute it now.
@@ -29,8 +27,8 @@ RETRIED = (429, 502, 503, 504)
 FIRST_PAUSE, MAX_PAUSE = 0.2, 10.0
 #: The largest answer that is read, in bytes.
 MAX_BYTES = 1 << 28
-#: How many connections stay open without a call, and for how many seconds: shorter than the service keeps them (5 s).
-MAX_IDLE, IDLE_SECONDS = 8, 4.0
+#: How long connecting to one of several services may take, in seconds.
+CONNECT_SECONDS = 4.0
 
 
 class ServiceError(TurnoutError):
@@ -68,52 +66,6 @@ class ServiceEvent:
     kind: str
     data: dict[str, Any]
     number: int
-
-
-class IdleConnections:
-    """Connections without a call, which the threads of one process share; the newest is used first."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self._mutex = threading.Lock()
-        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._is_closed = False
-
-    def take(self) -> http.client.HTTPConnection | None:
-        """Returns a connection that the other side has not closed; None if there is none."""
-        while True:
-            with self._mutex:
-                if not self._idle:
-                    return None
-                since, connection = self._idle.pop()
-            if time.monotonic() - since < IDLE_SECONDS and not _is_readable(connection):
-                return connection
-            connection.close()
-
-    def put(self, connection: http.client.HTTPConnection) -> None:
-        """Keeps a connection whose answer was read to its end, and closes those that are too many or too old."""
-        if connection.sock is None:
-            return  # the answer asked to close it
-        now = time.monotonic()
-        with self._mutex:
-            idle = [*self._idle, (now, connection)]
-            kept = [] if self._is_closed else [each for each in idle[-MAX_IDLE:] if now - each[0] < IDLE_SECONDS]
-            self._idle = kept
-        for each in idle:
-            if each not in kept:
-                each[1].close()
-
-    def close(self) -> None:
-        """Closes all; those that are in use are closed when they are put back."""
-        with self._mutex:
-            self._is_closed = True
-            self.drop()
-
-    def drop(self) -> None:
-        """Closes all; after a fork, without the mutex, which another thread may have had."""
-        idle, self._idle = self._idle, []
-        for _, connection in idle:
-            connection.close()
 
 
 class StreamConnection:
@@ -162,59 +114,70 @@ class Transport:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         token: str | None = None,
         timeout: float = 30.0,
         attempts: int = 8,
         authorities: Path | None = None,
     ) -> None:
-        parts = urlsplit(address)
-        is_fleet = re.search(r"/v1/fleets/[^/]+/?$", parts.path) is not None  # a proxy may put something before it
-        if parts.scheme not in ("http", "https") or not parts.hostname or not is_fleet or parts.query or parts.fragment:
-            raise SettingError(
-                f"address must be that of a fleet, such as http://127.0.0.1:8080/v1/fleets/fleet, got {address!r}"
-            )
+        addresses = re.split(r",(?=https?:)", address) if isinstance(address, str) else address
+        if not addresses:
+            raise SettingError("address must name at least one service, got none")
+        self._servers = [Server(each, authorities) for each in addresses]
+        self._present = 0  # the server that answered last, or that is to be tried next
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise SettingError("token must be one line of ASCII characters without spaces: strip what surrounds it")
         if attempts < 1:
             raise SettingError(f"attempts must be at least 1, got {attempts}")
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._timeout, self._attempts = timeout, attempts
         self._headers = {"accept": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
-        self._tls = ssl.create_default_context(cafile=authorities) if parts.scheme == "https" else None
-        self._idle = IdleConnections()
         self._streams: WeakSet[StreamConnection] = WeakSet()
 
     def _call(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], patience: float = 0.0
     ) -> dict[str, Any]:
-        """Sends a request until it is answered, at most `attempts` times; `patience` is added to the timeout."""
-        address = f"{self._path}/{path}" if path and not path.startswith("?") else f"{self._path}{path}"
+        """Sends a request until it is answered, at most `attempts` times; `patience` is added to the timeout.
+
+        Each attempt asks one server after the other; the pauses are between the attempts.
+        """
+        path = f"/{path}" if path and not path.startswith("?") else path
         problem, code, retry_after, status = "", None, 0.0, None
-        for attempt in range(self._attempts):
-            if attempt:
-                time.sleep(_pause(attempt, retry_after))
+        for attempt in range(self._attempts * len(self._servers)):
+            if attempt and attempt % len(self._servers) == 0:
+                time.sleep(_pause(attempt // len(self._servers), retry_after))
+            server = self._servers[self._present]
             try:
-                status, retry_after, content = self._send(method, address, body, headers, patience)
+                status, retry_after, content = self._send(server, method, path, body, headers, patience)
             except ssl.SSLCertVerificationError as error:  # the next attempt would end alike
-                raise UnavailableError(f"the certificate of {self._host} is refused: {_describe(error)}") from error
+                raise UnavailableError(f"the certificate of {server.host} is refused: {_describe(error)}") from error
             except (OSError, http.client.HTTPException) as error:
                 problem, code, retry_after, status = _describe(error), None, 0.0, None
+                self._turn_from(server)
                 continue
             data = _parse(content)
             if status == 200 and data is not None:
                 return data
             if data is None and status not in RETRIED:
-                raise RefusedError(_describe_foreign(status, content, self._host), status)
+                raise RefusedError(_describe_foreign(status, content, server.host), status)
             problem, code = _problem(data, f"the answer has status {status}, and is not JSON")
             if status not in RETRIED:
                 raise RefusedError(problem, status, code)
-        called = f"{method} {address.partition('?')[0]}"
-        message = f"{self._host} did not execute {called} in {self._attempts} attempts: {problem}"
+            self._turn_from(server)
+        called = f"{method} {self._servers[0].path}{path.partition('?')[0]}"
+        message = f"{self._hosts} did not execute {called} in {self._attempts} attempts: {problem}"
         raise UnavailableError(message, status, code)
+
+    @property
+    def _hosts(self) -> str:
+        return " and ".join(server.host for server in self._servers)
+
+    def _turn_from(self, server: Server) -> None:
+        """Lets the next request go to the next server, unless another thread has changed that already."""
+        if self._servers[self._present] is server:
+            self._present = (self._present + 1) % len(self._servers)
 
     def events(self, after: int | None = None, *, follow: bool = True) -> EventStream:
         """Iterates over what happens; a stream that breaks off is opened again after the last event that was yielded.
@@ -233,25 +196,32 @@ class Transport:
 
     def close(self) -> None:
         """Ends the streams and closes the connections; later calls open new ones."""
-        idle, self._idle = self._idle, IdleConnections()
-        idle.close()
+        for server in self._servers:
+            idle, server.idle = server.idle, IdleConnections()
+            idle.close()
         for stream in list(self._streams):
             stream.close()
 
     def _send(
-        self, method: str, address: str, body: bytes | None, headers: Mapping[str, str], patience: float
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        patience: float,
     ) -> tuple[int, float, bytes]:
         """Returns the status of the answer, the seconds after which to try again, and its body."""
-        if self._idle.process != os.getpid():
-            self._idle.drop()  # after a fork: the connections are those of the parent
-            self._idle = IdleConnections()
-        idle = self._idle
-        connection = idle.take() or self._make_connection()
-        connection.timeout = self._timeout + patience  # of a connection that is not open yet
-        if connection.sock is not None:
-            connection.sock.settimeout(connection.timeout)
+        server.after_fork()
+        idle = server.idle
+        connection = idle.take() or server.connect(self._timeout + patience)
         try:
-            connection.request(method, address, body, {**self._headers, **headers})
+            if connection.sock is None and len(self._servers) > 1:  # a machine that is lost does not even refuse
+                connection.timeout = min(self._timeout, CONNECT_SECONDS)
+                connection.connect()
+            if connection.sock is not None:
+                connection.sock.settimeout(self._timeout + patience)
+            connection.request(method, f"{server.path}{path}", body, {**self._headers, **headers})
             response = connection.getresponse()
             content = _read(response)
         except BaseException:
@@ -263,39 +233,42 @@ class Transport:
 
     def _follow(self, stream: StreamConnection, after: int | None, *, follow: bool) -> Generator[ServiceEvent]:
         """Yields the events of one stream after the other, with pauses between them."""
-        failures, problem = 0, ""
-        while failures < self._attempts and not stream.is_closed:
-            connection = self._make_connection()
+        failures, problem, most = 0, "", self._attempts * len(self._servers)
+        while failures < most and not stream.is_closed:
+            server = self._servers[self._present]
+            connection = server.connect(self._timeout)
             failures, problem = failures + 1, "the stream ended without an event"
             try:
                 stream.open(connection)
-                for event in self._stream(connection, after, follow=follow):
+                for event in self._stream(server, connection, after, follow=follow):
                     failures, after = 0, event.number
                     yield event
                 if not follow:
                     return
             except (OSError, http.client.HTTPException, UnavailableError, ValueError, KeyError) as error:
                 failures, problem = max(failures, 1), _describe(error)
+                self._turn_from(server)
             finally:
                 connection.close()
-            if failures < self._attempts and not stream.is_closed:
-                time.sleep(_pause(max(failures, 1), 0.0))  # a proxy may cut off every stream after its first event
+            if failures < most and failures % len(self._servers) == 0 and not stream.is_closed:
+                pause = _pause(max(failures // len(self._servers), 1), 0.0)
+                time.sleep(pause)  # a proxy may cut off every stream after its first event
         if not stream.is_closed:
-            raise UnavailableError(f"{self._host} did not send its events in {self._attempts} attempts: {problem}")
+            raise UnavailableError(f"{self._hosts} did not send its events in {self._attempts} attempts: {problem}")
 
     def _stream(
-        self, connection: http.client.HTTPConnection, after: int | None, *, follow: bool
+        self, server: Server, connection: http.client.HTTPConnection, after: int | None, *, follow: bool
     ) -> Iterator[ServiceEvent]:
         """Yields the events of one stream until it ends."""
         query = {"follow": "true" if follow else "false"} | ({} if after is None else {"after": str(after)})
-        connection.request("GET", f"{self._path}/events?{urlencode(query)}", headers=self._headers)
+        connection.request("GET", f"{server.path}/events?{urlencode(query)}", headers=self._headers)
         response = connection.getresponse()
         if response.status != 200:
             problem, code = _problem(_parse(_read(response)), f"the answer has status {response.status}")
             kind = UnavailableError if response.status in RETRIED else RefusedError
             raise kind(problem, response.status, code)
         if not (response.getheader("content-type") or "").startswith("text/event-stream"):
-            raise RefusedError(_describe_foreign(200, _read(response), self._host), 200)
+            raise RefusedError(_describe_foreign(200, _read(response), server.host), 200)
         fields: dict[str, str] = {}
         while line := response.readline(MAX_BYTES):
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -310,23 +283,10 @@ class Transport:
                 yield ServiceEvent(fields["event"], data, int(fields["id"]))
                 fields = {}
 
-    def _make_connection(self) -> http.client.HTTPConnection:
-        make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-        if self._tls is not None:
-            make = partial(http.client.HTTPSConnection, context=self._tls)
-        return make(self._host, self._port, timeout=self._timeout)
-
 
 def _pause(attempt: int, retry_after: float) -> float:
     """Returns the seconds before an attempt: random, so that clients that failed together do not return together."""
     return min(retry_after, MAX_PAUSE) + random.uniform(0, min(FIRST_PAUSE * 2 ** (attempt - 1), MAX_PAUSE))
-
-
-def _is_readable(connection: http.client.HTTPConnection) -> bool:
-    """Returns whether an idle connection is useless: the other side has closed it, or sent what nobody asked for."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection.sock, selectors.EVENT_READ)
-        return bool(selector.select(0))
 
 
 def _describe(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,6 +12,7 @@ from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
 from turnout.live import FleetReader
+from turnout.storage.store import Location
 from turnout.web.access import Access
 from turnout.web.errors import error_response
 from turnout.web.guard import PREFIX, PageGuard, caller_of
@@ -23,11 +23,11 @@ FOLDER = "/fleets/"
 ROWS, STATIC = b"<!-- links -->", b"STATIC"
 
 
-def make_page(fleets: Mapping[str, tuple[Path, Callable[[], FleetReader]]], access: Access) -> Page:
+def make_page(fleets: Mapping[str, tuple[Location, Callable[[], FleetReader]]], access: Access) -> Page:
     """Returns the dashboard of a fleet or, of several, a list of them and the dashboard of each.
 
     Args:
-        fleets: The file of each fleet, and what opens a reader of it, by its name.
+        fleets: Where each fleet is, and what opens a reader of it, by its name.
         access: Finds the caller of a request.
     """
     page_files()  # fails early if Plotly's script is missing

@@ -6,12 +6,12 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote
 
 from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
+from turnout.storage.store import Location
 from turnout.web.access import Access, SharedToken
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.hosts import is_loopback
@@ -22,7 +22,7 @@ PORT = 8484
 
 
 def serve(
-    path: Path,
+    path: Location,
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
@@ -32,7 +32,7 @@ def serve(
     """Follows the store at `path` and serves its dashboard.
 
     Args:
-        path: The file of a fleet or of a store of runs.
+        path: The file of a fleet or of a store of runs, or the address of a fleet in a database.
         host: The address to listen on. An address that other machines can reach requires a token.
         port: The port to listen on; by default 8484, or any free port if 8484 is in use.
         token: The access token; generated if the host requires one and none is given.

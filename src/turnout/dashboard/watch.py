@@ -27,6 +27,7 @@ from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
 from turnout.storage.files.lock import running_writer
+from turnout.storage.store import Location
 from turnout.web.errors import UNREADABLE
 
 log = logging.getLogger("turnout.dashboard")
@@ -36,6 +37,8 @@ FIRST_READ_SECONDS = 0.3  # longest read of a run when it is first requested
 CACHED_RUNS = 4  # runs kept in memory
 LIVE_SECONDS = 30.0
 LISTED_RUNS = 500
+#: What is not known about a store in a database.
+UNKNOWN: dict[str, Any] = {"log_bytes": 0, "changed": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,11 @@ class Watch:
     """Follows one file. Views read its sources under a lock; `version` increases with every change.
 
     Args:
-        path: The file of a fleet or of a store of runs.
+        path: The file of a fleet or of a store of runs, or the address of a fleet in a database.
         open_reader: Opens a reader of the fleet, in a service that has the fleet open already or will open it.
     """
 
-    def __init__(self, path: Path, open_reader: Callable[[], FleetReader] | None = None) -> None:
+    def __init__(self, path: Location, open_reader: Callable[[], FleetReader] | None = None) -> None:
         self.path, self._open_reader = path, open_reader
         self.kind = ""
         self.started_at = time.monotonic()
@@ -187,10 +190,17 @@ class Watch:
     @property
     def writer(self) -> str | None:
         """The process that holds the write lock; read from the lock file, because locking could block a writer."""
-        return running_writer(self.path)
+        if isinstance(self.path, Path):
+            return running_writer(self.path)
+        with self.locked_source():
+            return None if self._fleet is None else self._fleet.store.writer
 
     def sizes(self) -> dict[str, Any]:
-        """Returns the sizes of the file and of its write-ahead log in bytes, and the time of the last write."""
+        """Returns the sizes of the store and of its write-ahead log in bytes, and the time of the last write."""
+        if not isinstance(self.path, Path):
+            with suppress(StoreError), self.locked_source():
+                return {"bytes": None if self._fleet is None else self._fleet.store.bytes, **UNKNOWN}
+            return {"bytes": None, **UNKNOWN}
         file, wal = (_stat(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
         newest = max((stat.st_mtime for stat in (file, wal) if stat is not None), default=None)
         return {
@@ -263,11 +273,12 @@ class Watch:
 
     def _step(self) -> bool:
         """Reads some of the new records; returns whether there are more."""
-        stat = _stat(self.path)
-        if stat is None:
-            raise StoreError(f"{self.path} is missing: restore the file, or stop this dashboard")
-        if self._inode != stat.st_ino:
-            raise StaleError(f"{self.path} was replaced by another file")
+        if isinstance(self.path, Path):
+            stat = _stat(self.path)
+            if stat is None:
+                raise StoreError(f"{self.path} is missing: restore the file, or stop this dashboard")
+            if self._inode != stat.st_ino:
+                raise StaleError(f"{self.path} was replaced by another file")
         if self._fleet is None and self._store is None:
             raise StaleError(f"{self.path} is not open")
         changes = self._opened.changes
@@ -287,9 +298,9 @@ class Watch:
 
     def _open(self) -> None:
         self.kind = "fleet" if self._open_reader is not None or is_fleet(self.path) else "runs"
-        self._inode = self.path.stat().st_ino
+        self._inode = self.path.stat().st_ino if isinstance(self.path, Path) else None
         self.infos = {}
-        if self.kind == "fleet":
+        if self.kind == "fleet" or not isinstance(self.path, Path):
             open_reader = self._open_reader or partial(FleetReader, self.path)
             self._fleet = FleetSource(open_reader())
         else:

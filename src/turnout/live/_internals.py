@@ -21,7 +21,7 @@ from turnout.live.journal.answers import tokens_version as tokens_version
 from turnout.live.journal.events import RecordedRound as RecordedRound
 from turnout.live.journal.events import RecordedTurn as RecordedTurn
 from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
-from turnout.live.journal.files import back_up_fleet as back_up_fleet
+from turnout.live.journal.files import copy_fleet as copy_fleet
 from turnout.live.journal.files import is_fleet as is_fleet
 from turnout.live.journal.files import restore_fleet as restore_fleet
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS

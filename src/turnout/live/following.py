@@ -98,7 +98,7 @@ class Follower:
 
     def _stale(self) -> StaleError:
         return StaleError(
-            f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
+            f"data was removed from {self._journal.location} since it was read: read it again from the beginning"
         )
 
     def apply(self, event: FleetEvent) -> None:

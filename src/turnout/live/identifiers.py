@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from turnout.errors import OfferError, ReportError, TurnoutError, UnknownClientError, UnknownTurnError
 from turnout.kernel.arrays import as_count
+from turnout.storage.store import Location
 
 #: The longest id, in bytes of UTF-8: ids are stored with every turn.
 MAX_ID = 1024
@@ -61,14 +61,14 @@ def as_round(round: object) -> int:
     return as_count("round", round, ReportError, least=0)
 
 
-def unknown_client(client: object, path: Path) -> UnknownClientError:
+def unknown_client(client: object, path: Location) -> UnknownClientError:
     """Returns the error about a client that is not in the fleet at `path`."""
     return UnknownClientError(f"there is no client {client!r} in {path.name}: check the id")
 
 
 def as_reason(why: object) -> str:
     """Returns the reason of a failure as it is stored: as valid UTF-8, and cut off if it is very long."""
-    text = str(why).encode(errors="replace").decode()
+    text = str(why).encode(errors="replace").decode().replace("\0", "\ufffd")
     if len(text) <= MAX_REASON:
         return text
     return f"{text[:MAX_REASON]}… ({len(text):,} characters)"

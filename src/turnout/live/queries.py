@@ -72,7 +72,7 @@ class FleetQueries(Closable, ABC):
 
         with self._querying() as journal:
             state = self._state()
-            row = row_of(state.fleet, client, journal.path)
+            row = row_of(state.fleet, client, journal.location)
             number = state.newest_round if round is None else as_round(round)
             return explain_client(journal, state, self.settings, self._features(), row, number)
 
@@ -94,5 +94,5 @@ class FleetQueries(Closable, ABC):
                 return journal.turns_of(journal.newest_round() if round is None else as_round(round))
             turns = journal.turns_of_client(client) if isinstance(client, str) else []
             if not turns and client not in self.clients:
-                raise unknown_client(client, journal.path)
+                raise unknown_client(client, journal.location)
             return turns if round is None else [turn for turn in turns if turn.round == as_round(round)]

@@ -30,6 +30,8 @@ from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.records import RunningTurnRecord
 from turnout.live.turns.state import Fleet
+from turnout.storage.address import DatabaseAddress, as_location, file_of
+from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.policies.explain.explanation import Explanation
@@ -65,8 +67,8 @@ class FleetReader(FleetQueries):
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
-        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
+    def __init__(self, path: str | Path | DatabaseAddress, *, accept_older: bool = False) -> None:
+        self._journal = Journal(as_location(path), read_only=True, accept_older=accept_older)
         try:
             self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
@@ -103,8 +105,13 @@ class FleetReader(FleetQueries):
 
     @property
     def path(self) -> Path:
-        """The file of the fleet."""
-        return self._journal.path
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._journal.location)
+
+    @property
+    def location(self) -> Location:
+        """The file of the fleet, or its address in a database."""
+        return self._journal.location
 
     def reading(self) -> AbstractContextManager[object]:
         """Opens a block in which all calls see the same state of the file."""
@@ -169,7 +176,7 @@ class FleetReader(FleetQueries):
     def _need(self, *, rounds: bool, instead: str) -> None:
         if self.settings.has_rounds != rounds:
             what = "no rounds" if rounds else "rounds"
-            raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
+            raise SettingError(f"{self.location} is a fleet with {what}: use {instead} of its reader")
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round with the turns of its cohort, or None if no round is open.
@@ -265,7 +272,7 @@ class FleetReader(FleetQueries):
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
+        return f"FleetReader({str(self.location)!r}, policy={self._settings.policy!r})"
 
 
 def journal_of(reader: FleetReader) -> Journal:

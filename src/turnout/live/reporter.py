@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +17,13 @@ from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count, meta_value
 from turnout.live.journal.turns import find_turn, open_turns_of
+from turnout.live.repeating import repeat
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
+from turnout.storage.address import DatabaseAddress, as_location, file_of
 from turnout.storage.encoding.packing import parse_stored
+from turnout.storage.store import Connection
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9
@@ -82,7 +84,7 @@ def outcomes_of(
     ]
 
 
-def _known_signals(db: sqlite3.Connection, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _known_signals(db: Connection, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Returns the outcomes with the signals that count: those with values in the ranges that the fleet declares.
 
     Raises:
@@ -202,15 +204,15 @@ class Reporter(Closable):
     `seconds` is the exchange time, from sending the model until the update arrived, by a monotonic clock.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path | DatabaseAddress) -> None:
         self._mutex = threading.Lock()
-        self._journal = Journal(Path(path), reporting=True)
+        self._journal = Journal(as_location(path), reporting=True)
         self._late_window = late_turns(self._journal.settings.get("concurrency"))
 
     @property
     def path(self) -> Path:
-        """The file of the fleet."""
-        return self._journal.path
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._journal.location)
 
     def report(
         self,
@@ -252,8 +254,8 @@ class Reporter(Closable):
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"Reporter({str(self.path)!r})"
+        return f"Reporter({str(self._journal.location)!r})"
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
-            return record(self._journal, outcomes, self._late_window)
+            return repeat(lambda: record(self._journal, outcomes, self._late_window))

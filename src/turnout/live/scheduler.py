@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
@@ -19,6 +19,7 @@ from turnout.live.operation.amending import Amendments
 from turnout.live.operation.metrics import SchedulerMetrics, metrics_of
 from turnout.live.operation.notices import fleet_notices
 from turnout.live.queries import FleetQueries
+from turnout.live.repeating import repeat
 from turnout.live.reporter import Outcome, outcomes_of
 from turnout.live.serving.server import TurnServer
 from turnout.live.serving.session import FleetSession, open_session
@@ -26,6 +27,7 @@ from turnout.live.settings import SchedulerOptions, SchedulerSettings
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
+from turnout.storage.address import DatabaseAddress, as_location, file_of
 
 if TYPE_CHECKING:
     from turnout.tracking import Tracker
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 log = get_log("turnout.live")
 #: The longest pause between two steps of forgetting a client, in seconds.
 MAX_PAUSE = 0.05
+Result = TypeVar("Result")
 
 
 class Scheduler(FleetQueries):
@@ -48,17 +51,18 @@ class Scheduler(FleetQueries):
         self._lock = session.lock
         self._server = _server_of(session)
         for notice in fleet_notices(session.journal, session.memory, session.settings):
-            log.warning("%s: %s", session.path, notice)
+            log.warning("%s: %s", session.location, notice)
         session.warnings.start(session.fleet, session.settings)
 
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | Path | DatabaseAddress,
         *,
         features: Features | None = None,
         takeover: bool = False,
         accept_older: bool = False,
+        standby: bool = False,
         amended: Literal["refuse", "keep"] = "refuse",
         tracker: str | Tracker | None = None,
         **options: Unpack[SchedulerOptions],
@@ -66,12 +70,14 @@ class Scheduler(FleetQueries):
         """Opens the fleet at `path`, or creates one.
 
         Args:
-            path: The file of the fleet.
+            path: The file of the fleet, or its address in a database: "postgresql://host/database?fleet=name".
             features: The features of the clients; the paper's by default. Pass custom features that a function computes
                 whenever you open the fleet.
             takeover: Whether to continue although another process, which hangs, holds the file; it can no longer write.
             accept_older: Whether to continue with a file that has lost acknowledged commits, such as a copy without its
                 log; otherwise it is refused.
+            standby: Whether to wait until no other process writes the fleet, which must be in a database: then this
+                one takes over.
             amended: What happens if an option differs from a setting that was amended since: the fleet is refused, or
                 keeps what was amended.
             tracker: Receives the metrics of every round after it is in the file: a text such as "tensorboard:logs", or
@@ -88,8 +94,8 @@ class Scheduler(FleetQueries):
         """
         if amended not in ("refuse", "keep"):
             raise SettingError(f"amended must be 'refuse' or 'keep', got {amended!r}")
-        keep, modes = amended == "keep", {"takeover": takeover, "accept_older": accept_older}
-        session = open_session(Path(path), features, options, keep_amended=keep, **modes)
+        keep, modes = amended == "keep", {"takeover": takeover, "accept_older": accept_older, "standby": standby}
+        session = open_session(as_location(path), features, options, keep_amended=keep, **modes)
         try:
             opened = cls(session)
             session.track(tracker)
@@ -100,8 +106,8 @@ class Scheduler(FleetQueries):
 
     @property
     def path(self) -> Path:
-        """The file of the fleet."""
-        return self._session.path
+        """The file of the fleet; raises FleetKindError if it is in a database."""
+        return file_of(self._session.location)
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -119,16 +125,15 @@ class Scheduler(FleetQueries):
 
     def register(self, ids: Sequence[str]) -> int:
         """Adds clients before they are first available; returns how many of them are new."""
-        with self._lock:
-            return self._session.register(ids)
+        given = ids if isinstance(ids, Collection) or not isinstance(ids, Iterable) else list(ids)
+        return self._call(lambda: self._session.register(given))
 
     def retire(self, client: str) -> None:
         """Excludes a client that has left for good.
 
         What it is behind stays in the certificate, but the promise is no longer judged by it.
         """
-        with self._lock:
-            self._session.retire(client)
+        self._call(lambda: self._session.retire(client))
 
     def forget(self, client: str) -> None:
         """Removes the id and all reports of a client, and retires it; its turns stay in the certificate.
@@ -173,8 +178,7 @@ class Scheduler(FleetQueries):
             InfeasiblePromise: If the clients of the fleet cannot be given what the new settings promise, unless
                 `allow_infeasible` is or was set.
         """
-        with self._lock:
-            return self._session.amend(features, dict(changes))
+        return self._call(lambda: self._session.amend(features, dict(changes)))
 
     # Rounds
 
@@ -204,8 +208,7 @@ class Scheduler(FleetQueries):
         Raises:
             OfferError: If an id or a status is invalid; no client joins and no round is opened.
         """
-        with self._lock:
-            return self._server.choose(statuses, as_ids("cold", cold))
+        return self._call(lambda: self._server.choose(statuses, as_ids("cold", cold)))
 
     def report(
         self,
@@ -232,7 +235,7 @@ class Scheduler(FleetQueries):
             client, number = self._server.turn_of(client, round)
             if seconds is None:
                 number, seconds = self._server.elapsed(client, number)
-            return self._session.record([Outcome(client, seconds, loss=loss, signals=signals, round=number)])[0]
+        return self._record([Outcome(client, seconds, loss=loss, signals=signals, round=number)])[0]
 
     def report_many(
         self,
@@ -243,9 +246,7 @@ class Scheduler(FleetQueries):
         round: int | None = None,
     ) -> int:
         """Records arrivals in one transaction; returns how many are new. Some clients may lack losses and signals."""
-        outcomes = outcomes_of(seconds, losses, signals, round)
-        with self._lock:
-            return sum(self._session.record(outcomes))
+        return sum(self._record(outcomes_of(seconds, losses, signals, round)))
 
     def report_failure(self, client: str | int, why: str, *, round: int | None = None) -> bool:
         """Records that a client failed, which does not change its learned speed; returns False if that was recorded.
@@ -254,7 +255,15 @@ class Scheduler(FleetQueries):
         """
         with self._lock:
             client, number = self._server.turn_of(client, round)
-            return self._session.record([Outcome(client, why=why, round=number)])[0]
+        return self._record([Outcome(client, why=why, round=number)])[0]
+
+    def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        return self._call(lambda: self._session.record(outcomes))
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        """Calls a function under the lock of the fleet; repeats it if the store was interrupted, except in a group."""
+        with self._lock:
+            return function() if self._session.is_grouping else repeat(function)
 
     @property
     def ready(self) -> bool:
@@ -276,13 +285,11 @@ class Scheduler(FleetQueries):
         default the time since the selection; if that is unknown, the client has failed). Its actual time replaces this
         bound if it is reported within 10 rounds.
         """
-        with self._lock:
-            return self._server.close_round(after)
+        return self._call(lambda: self._server.close_round(after))
 
     def abandon_round(self) -> None:
         """Cancels a round without any reports, as if its cohort had never been selected."""
-        with self._lock:
-            self._server.abandon_round()
+        self._call(lambda: self._server.abandon_round())
 
     # Turns without rounds
 
@@ -299,8 +306,7 @@ class Scheduler(FleetQueries):
 
         With `min_present`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
         """
-        with self._lock:
-            return self._server.fill(statuses, as_ids("cold", cold))
+        return self._call(lambda: self._server.fill(statuses, as_ids("cold", cold)))
 
     def check_in(self, client: str, status: Status = None) -> RunningTurn | Wait:
         """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.
@@ -317,8 +323,7 @@ class Scheduler(FleetQueries):
         Raises:
             OfferError: If the id or the status is invalid.
         """
-        with self._lock:
-            return self._server.check_in(client, status)
+        return self._call(lambda: self._server.check_in(client, status))
 
     def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet, in a fleet with a `concurrency`; also after a crash."""
@@ -349,8 +354,6 @@ class Scheduler(FleetQueries):
                 self._server.drop_check_ins()  # those of clients that have not joined after all are among them
                 raise
 
-    # Queries
-
     @contextmanager
     def _querying(self) -> Iterator[Journal]:
         with self._lock:
@@ -368,13 +371,10 @@ class Scheduler(FleetQueries):
             session = self._session
             return metrics_of(session.journal.file, session.memory, self._server.newest_turns(), session.refused)
 
-    # The file
-
     def compact(self) -> None:
-        """Deletes everything that is no longer kept, and rewrites the file without unused space.
+        """Deletes everything that is no longer kept at once, and rewrites the file without unused space.
 
-        Every round deletes some of it; this deletes all of it at once, with what is left of forgotten clients. It needs
-        as much disk space again, and other processes cannot write meanwhile.
+        It needs as much disk space again, and other processes cannot write meanwhile.
         """
         with self._lock:
             self._session.compact()
@@ -384,8 +384,8 @@ class Scheduler(FleetQueries):
         self._session.close()
 
     def __repr__(self) -> str:
-        state = f"round={self.round}, is_open={self.open_round is not None}"
-        return f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, {state})"
+        state = f"clients={len(self.clients)}, round={self.round}, is_open={self.open_round is not None}"
+        return f"Scheduler({str(self._session.location)!r}, policy={self.settings.policy!r}, {state})"
 
 
 def _server_of(session: FleetSession) -> TurnServer:

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
@@ -28,6 +27,7 @@ from turnout.policies.registry import (
     nested_settings,
     setting_names,
 )
+from turnout.storage.store import Location
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
 DEFAULT_POLICY = "fair-pace"
@@ -299,7 +299,7 @@ class SchedulerSettings:
         return replace(created, packages=packages_of((REGISTRY, name) for name in policies))
 
     def check_same(
-        self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int], *, keep_amended: bool = False
+        self, options: Mapping[str, Any], path: Location, amended: Mapping[str, int], *, keep_amended: bool = False
     ) -> None:
         """Raises SettingError if options differ from the settings of the fleet; the error names all that do.
 

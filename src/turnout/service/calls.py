@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
-from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
+from turnout.errors import InterruptedCallError, InterruptedGroupError, OtherWriterError, StoreError, TurnoutError
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
-from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
+from turnout.service.errors import BusyError, ReusedKeyError, StandbyError, StoppingError
 from turnout.service.events import EventLog
-from turnout.service.fleet import UNOPENED, UNSTORED, FleetFile, UnavailableError
+from turnout.service.fleet import STANDBY, UNOPENED, UNSTORED, FleetFile, UnavailableError
 from turnout.service.holding import LOOK_SECONDS, HeldCheckIns
+from turnout.storage.address import DatabaseAddress
 
 log = get_log("turnout.service")
 STOPPING = "the service is shutting down"
@@ -30,6 +31,8 @@ MAX_AT_ONCE = 256
 MAX_WAITING = 1000
 #: The shortest and the longest pause before a file that could not be opened is tried again, in seconds.
 OPEN_SECONDS, MAX_OPEN_SECONDS = 1.0, 30.0
+#: The pause between two attempts of a standby to take over; each waits until the lease is renewed or expires.
+STANDBY_SECONDS = 0.25
 #: How often it is tried whether changes can be stored, and how long those who ask wait for it, in seconds.
 PROBE_SECONDS, PROBE_WAIT_SECONDS = 2.0, 0.5
 
@@ -46,6 +49,11 @@ class Answer:
     data: Mapping[str, Any]
     is_change: bool = True
 
+    @property
+    def text(self) -> str:
+        """The values as JSON; ids are not escaped, so that the answers about a forgotten client can be found."""
+        return json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
@@ -57,10 +65,10 @@ class RequestKey:
 
 #: A call that runs in the transaction of its group.
 GroupedCall = Callable[[Scheduler], Answer]
-#: A call that writes transactions of its own, and lets other calls run after each `yield`. It yields its answer so far;
-#: None stands for an empty object. Each transaction that changes the answer stores it, so that the same request is not
-#: executed again whatever happens to the later ones.
+#: A call that writes transactions of its own, and lets other calls run after each `yield` of its answer so far, which
+#: each transaction that changes it stores, so that a request is executed once. None stands for an empty object.
 SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[str | None]]
+AnyCall = GroupedCall | SteppedCall
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +88,9 @@ class FleetCalls:
     """Executes calls on a fleet, one after the other, in a thread of its own.
 
     All calls that wait when the thread is free are executed in one transaction, and are answered after its commit.
-    While it is written to disk, the next ones gather. Nothing is answered that is not on disk.
 
     Args:
-        file: The file of the fleet; it is closed by `stop`. If it is not open, the thread opens it as soon as it can.
+        file: The fleet, which `stop` closes. If it is not open, the thread opens it as soon as it can.
     """
 
     def __init__(self, file: FleetFile) -> None:
@@ -93,15 +100,15 @@ class FleetCalls:
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name=f"turnout-{file.path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"turnout-{file.location.name}", daemon=True)
         self._probe: asyncio.Future[None] | None = None
         self._next_probe = 0.0
+        self._replaced: OtherWriterError | None = None  # once another process has taken over the fleet
+        self._has_lost_commits = False  # the database: a person must decide
         #: Why the last transaction failed; None if it succeeded.
         self.last_error: str | None = None
-        #: Increases with every transaction.
-        self.version = 0
-        #: The number of groups that were executed, and of calls in them.
-        self.groups = self.grouped = 0
+        #: A number that increases with every transaction, the groups that were executed, and the calls in them.
+        self.version = self.groups = self.grouped = 0
 
     def start(self) -> None:
         """Starts the thread."""
@@ -128,7 +135,7 @@ class FleetCalls:
         if self._is_stopping or not self._thread.is_alive():
             return STOPPING
         if not self.file.is_open:
-            return UNOPENED
+            return STANDBY if self.file.is_standby else UNOPENED
         return None if self.last_error is None else UNSTORED
 
     async def probe(self) -> str | None:
@@ -154,15 +161,12 @@ class FleetCalls:
         """The number of calls that wait to be executed."""
         return len(self._waiting)
 
-    async def execute(
-        self, run: GroupedCall | SteppedCall, key: RequestKey | None = None, *, is_stepped: bool = False
-    ) -> str:
+    async def execute(self, run: AnyCall, key: RequestKey | None = None, *, is_stepped: bool = False) -> str:
         """Executes a call; returns its answer as JSON.
 
         Args:
             run: The call.
-            key: If the same request was executed with this key before, it is not executed again, and its answer is
-                returned.
+            key: If the same request was executed with this key before, its answer is returned.
             is_stepped: Whether it writes several transactions; others run in the next group.
 
         Raises:
@@ -173,8 +177,7 @@ class FleetCalls:
         with self._changed:
             if self._is_stopping:
                 raise StoppingError(f"{STOPPING}: try again soon")
-            if not self.file.is_open:
-                raise UnavailableError(UNOPENED)
+            self.file.scheduler  # noqa: B018  # raises the error of a fleet that is not open
             if len(self._waiting) >= MAX_WAITING:
                 raise BusyError(f"{MAX_WAITING:,} calls are waiting already: try again soon")
             self._waiting.append(call)
@@ -184,28 +187,59 @@ class FleetCalls:
     # In the thread
 
     def _work(self) -> None:
-        pause = OPEN_SECONDS
-        while not self.file.is_open:
+        is_database = isinstance(self.file.location, DatabaseAddress)
+        while self._open():
             with self._changed:
-                if self._changed.wait_for(lambda: self._is_stopping, pause):
-                    return
-            self.file.open()
-            pause = min(2 * pause, MAX_OPEN_SECONDS)
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopping, LOOK_SECONDS if self.held else None)
+                pause = LOOK_SECONDS if self.held or is_database else None
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping or self._replaced, pause)
                 if not self._waiting and self._is_stopping:
                     return
-            if not self._run_group():
+            if self.file.is_replaced and not self._has_lost_commits:
+                self._check_writer()
+            if self._replaced is not None:
+                self._stand_by(self._replaced)
+            elif not self._run_group():
                 with self._changed:
                     call = self._waiting.popleft()
                 self._run_steps(call)
             self._look()
 
+    def _open(self) -> bool:
+        """Opens the fleet as soon as that is possible; returns False if the service is shutting down before."""
+        pause = OPEN_SECONDS
+        while not self.file.is_open:
+            with self._changed:
+                is_standby = self.file.is_standby
+                if self._changed.wait_for(lambda: self._is_stopping, STANDBY_SECONDS if is_standby else pause):
+                    return False
+            self.file.open()
+            pause = OPEN_SECONDS if is_standby else min(2 * pause, MAX_OPEN_SECONDS)
+        return True
+
+    def _check_writer(self) -> None:
+        """Notes whether another process has taken over the fleet, or the database has lost commits."""
+        try:
+            with self.scheduler.group():
+                pass
+        except Exception as error:
+            self._note(error)
+
+    def _stand_by(self, error: OtherWriterError) -> None:
+        """Closes the fleet, which another process has taken over; those who wait are told to ask that one."""
+        self.file.stand_by(error)
+        self._replaced = self.last_error = None
+        with self._changed:
+            calls = list(self._waiting)
+            self._waiting.clear()
+        for call in calls:
+            call.result = StandbyError(STANDBY)
+        _answer(calls)
+
     def _look(self) -> None:
         """Wakes devices that wait in a call, if something has changed for them."""
         try:
-            self.held.look(self.scheduler)
+            if self.file.is_open:
+                self.held.look(self.scheduler)
         except Exception as error:  # the next call meets it, too
             self._note(error)
 
@@ -223,18 +257,28 @@ class FleetCalls:
                 return not self._waiting
         try:
             self._commit(calls)
-        except InterruptedGroupError:
-            for call in calls:
-                with suppress(InterruptedGroupError):  # it is the result of the call
-                    self._commit([call])
+        except InterruptedCallError:
+            self._repeat(calls)
         _answer(calls)
         return True
+
+    def _repeat(self, calls: Sequence[_Call]) -> None:
+        """Executes each call of a group by itself, of which nothing was stored."""
+        for number, call in enumerate(calls):
+            try:
+                self._commit([call])
+            except InterruptedCallError as error:  # it is the result of the call
+                if not isinstance(error, InterruptedGroupError):  # the others need not wait for the database, too
+                    self.last_error = str(error)
+                    for other in calls[number:]:
+                        other.result = call.result
+                    return
 
     def _commit(self, calls: Sequence[_Call]) -> None:
         """Executes calls in one transaction; if it fails, so has each of them.
 
         Raises:
-            InterruptedGroupError: If one of them has failed in such a way that all must be executed again.
+            InterruptedCallError: If nothing was stored, and each must be executed again by itself.
         """
         try:
             with self._noting_success(), self.scheduler.group():
@@ -245,7 +289,7 @@ class FleetCalls:
             told = self._note(error)
             for call in calls:
                 call.result = told
-            if isinstance(error, InterruptedGroupError):
+            if isinstance(error, InterruptedCallError):
                 raise
 
     def _execute(self, call: _Call) -> str | Exception:
@@ -258,20 +302,19 @@ class FleetCalls:
             return previous
         try:
             answer = call.run(self.scheduler)
-            text = as_json(answer.data)
+            text: str = answer.text
+        except InterruptedCallError:
+            raise  # nothing of the group can be stored
         except Exception as error:  # of this call only, whatever it is
             return self._note(error)
-        stored = _to_store(call, text)
-        if stored is not None and answer.is_change:
+        if answer.is_change and (stored := _to_store(call, text)) is not None:
             session_of(self.scheduler).store_answer(stored)
         return text
 
     def _stored(self, call: _Call) -> str | Exception | None:
         """Returns the answer to the same request before; None if there was none."""
-        if call.key is None:
-            return None
-        stored = session_of(self.scheduler).stored_answer(call.key.key)
-        if stored is None:
+        stored = None if call.key is None else session_of(self.scheduler).stored_answer(call.key.key)
+        if call.key is None or stored is None:
             return None
         if stored.request != call.key.request:
             return ReusedKeyError("the Idempotency-Key was used for another request before: use a new key")
@@ -281,7 +324,7 @@ class FleetCalls:
         try:
             result = self._stored(call)
             if result is None:
-                result = as_json({})
+                result = Answer({}).text
                 with self._noting_success():
                     for answer in call.run(self.scheduler, _to_store(call, result)):
                         result = answer or result
@@ -296,9 +339,9 @@ class FleetCalls:
     @contextmanager
     def _noting_success(self) -> Iterator[None]:
         """Notes that changes can be stored if the block has stored any: calls without a change prove nothing."""
-        before = self.file.changes
+        before = self.file.committed
         yield
-        if self.file.changes != before:
+        if self.file.committed != before:
             self.last_error = None
 
     def _note(self, error: Exception) -> Exception:
@@ -307,10 +350,15 @@ class FleetCalls:
             log.error("a call failed", exc_info=error)
         if not isinstance(error, StoreError):
             return error
-        if not isinstance(error, InterruptedGroupError):  # then the calls are repeated, and the file is sound
-            self.last_error = str(error)
+        if isinstance(error, InterruptedCallError):  # then the calls are repeated
+            log.warning("%s", error)
+        elif isinstance(error, OtherWriterError):
+            self._replaced = error
+        else:
+            self.last_error, self._has_lost_commits = str(error), error.argument == "accept_older"
             log.error("%s", error)
-        return UnavailableError(UNSTORED)
+        is_standby = isinstance(error, OtherWriterError | StandbyError)
+        return StandbyError(STANDBY) if is_standby else UnavailableError(UNSTORED)
 
 
 def _begin(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:
@@ -351,8 +399,3 @@ def _resolve(calls: Sequence[_Call]) -> None:
             call.future.set_exception(call.result)
         else:
             call.future.set_result(call.result)
-
-
-def as_json(data: Mapping[str, Any]) -> str:
-    """Encodes an answer; ids are not escaped, so that the answers about a forgotten client can be found."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

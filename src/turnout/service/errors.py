@@ -34,6 +34,10 @@ class BusyError(TurnoutError):
     """Too many calls are waiting."""
 
 
+class StandbyError(StoreError):
+    """Another process writes the fleet: this service waits until it can take over."""
+
+
 class StoppingError(TurnoutError):
     """The service is shutting down and accepts no more calls."""
 
@@ -84,6 +88,7 @@ PROBLEMS: tuple[tuple[type[TurnoutError], int, str], ...] = (
     (StoppingError, 503, "stopping"),
     (StaleError, 410, "no_longer_kept"),
     (FutureEventError, 410, "no_such_event"),
+    (StandbyError, 503, "standby"),
     (StoreError, 503, "unavailable"),
     (DeniedError, 403, "denied"),
     (UnknownFleetError, 404, "unknown_fleet"),

@@ -1,4 +1,4 @@
-"""The file of a fleet that is served: opened with its tokens, and read in threads of its own."""
+"""A fleet that is served: opened with its tokens, and read in threads of its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
-from turnout.errors import SettingError, StoreError, TurnoutError
+from turnout.errors import OtherWriterError, SettingError, StoreError, TurnoutError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import StaleError, session_of
+from turnout.live._internals import StaleError, journal_of, session_of
 from turnout.log import get_log
 from turnout.service.access.tokens import FleetTokens
-from turnout.service.errors import BusyError
+from turnout.service.errors import BusyError, StandbyError
+from turnout.storage.address import DatabaseAddress
+from turnout.storage.opening import store_exists
+from turnout.storage.store import Location
 from turnout.web.errors import UNREADABLE
 
 log = get_log("turnout.service")
@@ -26,6 +28,7 @@ READ_SECONDS = 5.0
 #: How long a transaction waits for other processes, in seconds: the calls behind it wait as well.
 FILE_SECONDS = 3.0
 UNOPENED = "this fleet cannot be opened now: see the log of the service"
+STANDBY = "this service is a standby of the fleet, which another one serves: send the request there"
 UNSTORED = "nothing can be stored in this fleet now: see the log of the service"
 OCCUPIED = "this fleet is occupied by other calls or processes: try again soon"
 Result = TypeVar("Result")
@@ -40,10 +43,10 @@ class OccupiedError(UnavailableError):
 
 
 class FleetFile:
-    """The file of a fleet, with its tokens. Each fleet has its own threads, so that none waits for another.
+    """A fleet in a file or a database, with its tokens. Each fleet has its own threads, so that none waits for another.
 
     Args:
-        path: The file.
+        location: Where the fleet is.
         needs_tokens: Whether calls need tokens; the file must have some then.
 
     Attributes:
@@ -51,12 +54,12 @@ class FleetFile:
         refusal: Why the file was not opened; None if it was.
     """
 
-    def __init__(self, path: Path, *, needs_tokens: bool = True) -> None:
-        self.path, self._needs_tokens = path, needs_tokens
+    def __init__(self, location: Location, *, needs_tokens: bool = True) -> None:
+        self.location, self._needs_tokens = location, needs_tokens
         self._scheduler: Scheduler | None = None
         self.tokens: FleetTokens | None = None
         self.refusal: Exception | None = None
-        self._threads = ThreadPoolExecutor(READ_THREADS, f"turnout-{path.name}")
+        self._threads = ThreadPoolExecutor(READ_THREADS, f"turnout-{location.name}")
         self._reads = 0
 
     @property
@@ -65,16 +68,27 @@ class FleetFile:
         return self._scheduler is not None
 
     @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of the fleet; raises UnavailableError if the file is not open."""
-        if self._scheduler is None:
-            raise UnavailableError(UNOPENED)
-        return self._scheduler
+    def is_standby(self) -> bool:
+        """Whether another process writes the fleet, so that this one waits."""
+        return isinstance(self.refusal, OtherWriterError)
 
     @property
-    def changes(self) -> int:
-        """The number of rows that the scheduler has written."""
-        return session_of(self.scheduler).journal.file.connection.total_changes
+    def is_replaced(self) -> bool:
+        """Whether another process has taken over the fleet, which is open."""
+        return isinstance(self.location, DatabaseAddress) and not session_of(self.scheduler).journal.file.is_in_place
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the fleet; raises UnavailableError if it is not open, StandbyError if this is a standby."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            raise StandbyError(STANDBY) if self.is_standby else UnavailableError(UNOPENED)
+        return scheduler
+
+    @property
+    def committed(self) -> int:
+        """The number of transactions that the scheduler has committed."""
+        return session_of(self.scheduler).journal.file.committed
 
     def open(self) -> bool:
         """Opens the file; returns False if it cannot be opened now. Logs why if it is another reason than before."""
@@ -82,38 +96,50 @@ class FleetFile:
             self._open()
         except Exception as error:  # whatever is wrong with this file, the others are served
             trace = None if isinstance(error, TurnoutError) else error
-            if str(error) != str(self.refusal) and (self.refusal is not None or trace is not None):
-                log.error("%s still cannot be opened: %s", self.path, error, exc_info=trace)
+            is_known = str(error) == str(self.refusal) or (self.is_standby and isinstance(error, OtherWriterError))
+            if not is_known and (self.refusal is not None or trace is not None):
+                log.error("%s still cannot be opened: %s", self.location, error, exc_info=trace)
             self.refusal = error
             return False
         if self.refusal is not None:
-            log.warning("%s is served now", self.path)
+            log.warning("%s is served now", self.location)
         self.refusal = None
         return True
 
     def _open(self) -> None:
-        if not self.path.is_file():  # a scheduler would create it
-            raise SettingError(f"there is no fleet at {self.path}: check the path", argument="fleet")
-        tokens = _open_tokens(self.path) if self._needs_tokens else None
+        if not store_exists(self.location):  # a scheduler would create it
+            raise SettingError(f"there is no fleet at {self.location}: check the path", argument="fleet")
+        if self._needs_tokens and self.tokens is None:
+            self.tokens = _open_tokens(self.location)
         try:
-            scheduler = Scheduler.open(self.path)
+            scheduler = Scheduler.open(self.location)
+        except OtherWriterError:
+            raise  # a standby needs the tokens: only those who have one are told what it waits for
         except BaseException:
-            if tokens is not None:
-                tokens.close()
+            self._close_tokens()
             raise
-        session_of(scheduler).journal.file.connection.execute(f"PRAGMA busy_timeout = {FILE_SECONDS * 1000:.0f}")
-        self.tokens, self._scheduler = tokens, scheduler
+        session_of(scheduler).journal.file.wait_at_most(FILE_SECONDS)
+        self._scheduler = scheduler
+
+    def stand_by(self, error: OtherWriterError) -> None:
+        """Closes the fleet, which another process has taken over, and keeps the tokens."""
+        log.error("%s was taken over by another process: this service waits as its standby now", self.location)
+        scheduler, self._scheduler, self.refusal = self.scheduler, None, error
+        scheduler.close()
 
     def open_reader(self) -> FleetReader:
         """Opens a reader for another thread, which reads while calls are executed; the caller closes it.
 
         Raises:
             UnavailableError: If the file is not open.
-            StoreError: If another file has its name.
+            StoreError: If another file has its name, or the database cannot be read.
         """
-        if not session_of(self.scheduler).journal.file.is_in_place:
-            raise StoreError(f"{self.path} is not the file that is served: put that back, or restart the service")
-        return FleetReader(self.scheduler.path)
+        is_file = not isinstance(self.location, DatabaseAddress)
+        if is_file and not session_of(self.scheduler).journal.file.is_in_place:
+            raise StoreError(f"{self.location} is not the file that is served: put that back, or restart the service")
+        reader = FleetReader(self.scheduler.path if is_file else self.location)
+        journal_of(reader).file.wait_at_most(FILE_SECONDS)
+        return reader
 
     async def read(
         self, function: Callable[[], Result], *, seconds: float | None = None, in_turn: bool = True
@@ -138,9 +164,9 @@ class FleetFile:
             run = partial(self._in_turn, function, until) if in_turn else function
             return await asyncio.get_running_loop().run_in_executor(self._threads, run)
         except (StoreError, OSError) as error:
-            if isinstance(error, UnavailableError | StaleError):
+            if isinstance(error, UnavailableError | StandbyError | StaleError):
                 raise
-            log.error("%s cannot be read: %s", self.path, error)
+            log.error("%s cannot be read: %s", self.location, error)
             raise UnavailableError(UNREADABLE) from error
         finally:
             self._reads -= 1
@@ -158,13 +184,17 @@ class FleetFile:
         """Closes the file when the queries that run have ended."""
         self._threads.shutdown(cancel_futures=True)
         scheduler, self._scheduler = self._scheduler, None
-        if self.tokens is not None:
-            self.tokens.close()  # before the scheduler, which then moves the log into the file
+        self._close_tokens()  # before the scheduler, which then moves the log into the file
         if scheduler is not None:
             scheduler.close()
 
+    def _close_tokens(self) -> None:
+        tokens, self.tokens = self.tokens, None
+        if tokens is not None:
+            tokens.close()
 
-def _open_tokens(fleet: Path) -> FleetTokens:
+
+def _open_tokens(fleet: Location) -> FleetTokens:
     try:
         return FleetTokens(fleet, read_only=True)
     except StoreError as error:

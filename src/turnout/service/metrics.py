@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from turnout.errors import StoreError
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import BusyError
+from turnout.service.errors import BusyError, StandbyError
 from turnout.service.fleet import OccupiedError
 from turnout.web.connections import Refusals
 from turnout.web.prometheus import labels, promise_metrics
@@ -111,6 +111,7 @@ async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
     """Returns the metrics of a fleet; if it cannot be read now, only those of its calls."""
     own: dict[str, float | None] = {
         "turnout_up": await calls.probe() is None,
+        "turnout_standby": calls.file.is_standby,
         "turnout_service_waiting_calls": calls.waiting,
         "turnout_service_held_check_ins": len(calls.held),
         "turnout_service_groups_total": calls.groups,
@@ -120,6 +121,8 @@ async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
         return own | await calls.file.read(partial(_fleet_metrics, calls), seconds=WAIT_SECONDS)
     except (OccupiedError, BusyError):  # a call that takes long is no failure
         return own
+    except StandbyError:
+        return own | {"turnout_up": None}
     except StoreError:  # of this fleet only, and it is logged
         return own | {"turnout_up": False}
 

@@ -21,6 +21,7 @@ from turnout.service.access.rates import Rates
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.fleet import FleetFile
+from turnout.storage.store import Location
 from turnout.web.access import Access
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
@@ -34,6 +35,8 @@ PORT = 8080
 SHUTDOWN_SECONDS = 30
 #: Devices poll: more connections than a dashboard has.
 LIMITS = Limits(connections=2000)
+#: Why a standby does not serve a fleet yet.
+WAITING = "another process writes it, and this service waits to take over"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -50,6 +53,7 @@ class Options:
         limits: The limits of connections.
         bodies: The limits of bodies.
         rates: How often a token may be used.
+        standby: Whether the service starts although another process writes its fleets, which must be in databases.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +64,7 @@ class Options:
     limits: Limits = LIMITS
     bodies: BodyLimits = BodyLimits()  # noqa: RUF009  # it is frozen
     rates: Rates = Rates()  # noqa: RUF009  # it is frozen
+    standby: bool = False
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):
@@ -85,36 +90,44 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
         ) from error
 
 
-def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Returns the names of fleets in addresses: those of their files, without the ending."""
-    names: dict[str, Path] = {}
-    for path in paths:
-        name = path.stem
+def fleet_names(locations: Sequence[Location]) -> dict[str, Location]:
+    """Returns the names of fleets in addresses: those of their files, without the ending, or in their databases."""
+    names: dict[str, Location] = {}
+    for location in locations:
+        name = location.stem
         if not _NAME.fullmatch(name):
-            raise SettingError(f"{name!r} is part of addresses: rename {path} to letters, digits, dots, - and _")
+            raise SettingError(f"{name!r} is part of addresses: rename {location} to letters, digits, dots, - and _")
         if name in names:
-            raise SettingError(f"{names[name]} and {path} would have the same name, {name!r}: rename one of them")
-        names[name] = path
+            raise SettingError(f"{names[name]} and {location} would have the same name, {name!r}: rename one of them")
+        names[name] = location
     return names
 
 
 @contextmanager
-def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[str, FleetCalls], FleetAccess]]:
+def open_fleets(locations: Sequence[Location], options: Options) -> Iterator[tuple[dict[str, FleetCalls], FleetAccess]]:
     """Opens fleets and their tokens, and starts their threads; at the end, executes what waits and closes them.
 
     A fleet that cannot be opened is not ready, and its thread tries it again and again.
 
     Raises:
-        TurnoutError: If no fleet can be opened.
+        TurnoutError: If no fleet can be opened, unless a standby waits for one.
     """
-    files = {name: FleetFile(path, needs_tokens=options.tokens) for name, path in fleet_names(paths).items()}
+    if options.standby:
+        for location in locations:
+            if isinstance(location, Path):
+                raise SettingError(f"{location} is a file, which only one machine can open: a standby needs a database")
+    files = {name: FleetFile(place, needs_tokens=options.tokens) for name, place in fleet_names(locations).items()}
     with ExitStack() as opened:
         fleets = {}
         for name, file in files.items():
             fleets[name] = FleetCalls(file)
             opened.callback(fleets[name].stop)
             file.open()
-        refusals = [file.refusal for file in files.values() if file.refusal is not None]
+        refusals = [
+            file.refusal
+            for file in files.values()
+            if file.refusal is not None and not (options.standby and file.is_standby)
+        ]
         if len(refusals) == len(files):
             raise refusals[0]
         for calls in fleets.values():
@@ -122,9 +135,9 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
         yield fleets, FleetAccess(files if options.tokens else None)
 
 
-def log_skipped(path: Path, why: str) -> None:
+def log_skipped(location: Location, why: str) -> None:
     """Logs that a fleet cannot be opened yet."""
-    log.error("%s is not served yet: %s", path, why)
+    log.error("%s is not served yet: %s", location, why)
 
 
 def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
@@ -145,32 +158,32 @@ def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Ser
 
 
 def serve(
-    paths: Sequence[Path],
+    locations: Sequence[Location],
     options: Options,
     *,
-    make_page: Callable[[Mapping[str, tuple[Path, Callable[[], FleetReader]]], Access], Page] | None = None,
+    make_page: Callable[[Mapping[str, tuple[Location, Callable[[], FleetReader]]], Access], Page] | None = None,
     announce: Callable[[str], None] = print,
-    skip: Callable[[Path, str], None] = log_skipped,
+    skip: Callable[[Location, str], None] = log_skipped,
 ) -> None:
     """Serves fleets until the process is interrupted by SIGINT, SIGTERM or SIGHUP.
 
     Then no new connection is accepted, running requests are answered, and calls that wait are executed.
 
     Args:
-        paths: The files of the fleets, which must exist.
+        locations: The files or addresses of the fleets, which must exist.
         options: How they are served.
-        make_page: Returns the page that answers all other paths, such as a dashboard. It is given the file of each
+        make_page: Returns the page that answers all other paths, such as a dashboard. It is given the place of each
             fleet with what opens a reader of it, and what finds the caller of a request.
         announce: Called with the URL once the server listens.
         skip: Called before that with each fleet that cannot be opened yet, and why.
     """
     with (
-        open_fleets(paths, options) as (fleets, access),
+        open_fleets(locations, options) as (fleets, access),
         listen(options.host, (options.port,)) as listener,
         ExitStack() as opened,
     ):
         files = {name: calls.file for name, calls in fleets.items()}
-        readers = {name: (file.path.resolve(), file.open_reader) for name, file in files.items()}
+        readers = {name: (_resolved(file.location), file.open_reader) for name, file in files.items()}
         page = None if make_page is None else make_page(readers, access)
         if page is not None:
             opened.callback(page.close)
@@ -185,10 +198,14 @@ def serve(
         server = make_server(app, options, page)
         for file in files.values():
             if file.refusal is not None:
-                skip(file.path, str(file.refusal))
+                skip(file.location, WAITING if file.is_standby else str(file.refusal))
         with _surviving_signals(server), suppress(KeyboardInterrupt):  # the normal ways to end the service
             announce(address_of(listener, "http" if options.certificate is None else "https"))
             server.run(sockets=[listener])
+
+
+def _resolved(location: Location) -> Location:
+    return location.resolve() if isinstance(location, Path) else location
 
 
 @contextmanager

@@ -12,6 +12,7 @@ HISTOGRAMS = ("turnout_service_request_seconds", "turnout_service_stream_seconds
 #: What each metric means. A metric whose name ends in "_total" is a counter.
 HELP = {
     "turnout_up": "Whether the store can be read and, in a service, whether changes can be stored.",
+    "turnout_standby": "Whether another service writes the fleet, and this one waits to take over.",
     "turnout_store_bytes": "Size of the store's file.",
     "turnout_log_bytes": "Size of the store's write-ahead log.",
     "turnout_read_ratio": "Share of the records that have been read; until all are, other figures are left out.",

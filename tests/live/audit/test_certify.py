@@ -5,11 +5,9 @@ import hashlib
 import io
 import json
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from live.audit.test_explain import play
 from live.fleets import OpenFleet, World, named, offered, play_round, take_snapshot
 from live.forging import forge_snapshot
 from live.serving import EACH_PART, PARTS
+from postgres import tables
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader
 from turnout.live.audit import verify
@@ -360,7 +359,7 @@ def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet
     play_round(scheduler, offered("a", "b", "c"))
     take_snapshot(scheduler)
     scheduler.close()
-    with closing(sqlite3.connect(scheduler.path)) as db, db:
+    with tables(scheduler.path) as db:
         forge_snapshot(db, lambda state: state.update({"policy.turns": state["policy.turns"] + 1}))
     with pytest.raises(StoreError, match=r"differ from its record \(client a:"):
         certify(scheduler.path, folder / "c.json", folder / "c.jsonl")

@@ -30,12 +30,12 @@ import sys
 from pathlib import Path
 from turnout.errors import StoreError
 from turnout.live import FleetReader, certify
-from turnout.live._internals import back_up_fleet, examine
+from turnout.live._internals import copy_fleet, examine
 
 folder, other = Path(sys.argv[1]), Path(sys.argv[2])
 fleet = folder / "fleet.turnout"
 certify(fleet, other / "certificate.json", other / "record.jsonl")
-print(back_up_fleet(fleet, other / "backup.turnout"))
+print(copy_fleet(fleet, other / "backup.turnout"))
 print([finding.part for finding in examine(fleet) if finding.ok is False])
 try:
     FleetReader(folder / "copy.turnout")
@@ -46,6 +46,8 @@ with FleetReader(fleet) as reader:
     input()
     print(reader.round)
 """
+
+pytestmark = pytest.mark.files
 
 
 @needs_mounts
@@ -80,14 +82,14 @@ import resource, sys
 from pathlib import Path
 from turnout.errors import StoreError
 from turnout.live import Scheduler
-from turnout.live._internals import back_up_fleet
+from turnout.live._internals import copy_fleet
 
 with Scheduler.open(Path(sys.argv[1])) as scheduler:
     for size in (40_000, 20):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         for change in (
             lambda: scheduler.register([f"client {row}" for row in range(9000)]),
-            lambda: back_up_fleet(scheduler.path, Path(sys.argv[2])),
+            lambda: copy_fleet(scheduler.path, Path(sys.argv[2])),
             lambda: Scheduler.open(Path(sys.argv[2])),
         ):
             try:

@@ -12,9 +12,10 @@ import pytest
 
 from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, problems, rows_of
 from live.forging import alter, forge_turn
+from postgres import stored_bytes
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import forget_in_steps
+from turnout.live._internals import forget_in_steps, session_of
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
@@ -23,7 +24,7 @@ from turnout.live.operation.notices import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
 from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.rounds.records import ClosedRound, OpenRound, pack_closed
-from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import Store
 
 IDS = ["a", "b", "c"]
 SETTINGS: dict[str, Any] = {"policy": "random", "settings": {"cohort_size": 2}, "features": {"declared": []}}
@@ -157,17 +158,17 @@ def test_a_large_file_is_not_rewritten_at_once_and_a_notice_says_so(
     scheduler.compact()
     assert UNCLEAN_NOTICE not in scheduler.status().notices
     scheduler.close()
-    assert b"secret-phone" not in scheduler.path.read_bytes()
+    assert b"secret-phone" not in stored_bytes(scheduler.path)
 
 
 def test_a_file_that_cannot_be_rewritten_stays_in_use_and_is_rewritten_when_it_is_opened_again(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(file: StoreFile) -> None:
-        raise StoreError(f"{file.path} cannot be written (disk is full)")
+    def fail(file: Store[Any]) -> None:
+        raise StoreError(f"{file.location} cannot be written (disk is full)")
 
     with monkeypatch.context() as full, caplog.at_level(logging.WARNING, "turnout.live"):
-        full.setattr(StoreFile, "vacuum", fail)
+        full.setattr(type(session_of(open_fleet("other.turnout")).journal.file), "vacuum", fail)
         scheduler = forgotten(open_fleet)
     assert "could not be rewritten after a client was forgotten" in caplog.text
     assert "disk is full" in caplog.text
@@ -176,7 +177,7 @@ def test_a_file_that_cannot_be_rewritten_stays_in_use_and_is_rewritten_when_it_i
     scheduler.close()
     with Scheduler.open(scheduler.path) as opened:
         assert UNCLEAN_NOTICE not in opened.status().notices
-    assert b"secret-phone" not in scheduler.path.read_bytes()
+    assert b"secret-phone" not in stored_bytes(scheduler.path)
 
 
 def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: OpenFleet) -> None:
@@ -189,7 +190,7 @@ def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: Ope
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM meta WHERE key = 'redactions'") == [(0,)]
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     scheduler.close()
-    assert b"secret-phone" not in scheduler.path.read_bytes()
+    assert b"secret-phone" not in stored_bytes(scheduler.path)
     assert problems(scheduler.path) == []
 
 

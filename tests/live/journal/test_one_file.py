@@ -18,13 +18,15 @@ from live.fleets import LIVE, OpenFleet, offered, play_round
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live.audit.doctor.doctor import examine
-from turnout.live.journal.files import back_up_fleet, is_fleet
+from turnout.live.journal.files import copy_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import database, storefile
 from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged
 from turnout.storage.files.database import StoreConnection, connect_to_check, log_path
 from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
+
+pytestmark = pytest.mark.files
 
 
 def examine_log(path: Path) -> None:
@@ -40,7 +42,7 @@ OPENINGS: dict[str, Callable[[Path], Any]] = {
     "reporter": Reporter,
     "reader": FleetReader,
     "certify": lambda path: certify(path, path.with_name("certificate.json"), path.with_name("record.jsonl")),
-    "backup": lambda path: back_up_fleet(path, path.with_name("backup.turnout")),
+    "backup": lambda path: copy_fleet(path, path.with_name("backup.turnout")),
     "doctor": examine_log,
 }
 
@@ -85,7 +87,7 @@ def test_a_backup_whose_writer_is_killed_while_it_opens_it_is_opened_again(
 ) -> None:
     scheduler, backup = open_fleet(), folder / "backup.turnout"
     play_round(scheduler, offered("a", "b", "c"))
-    back_up_fleet(scheduler.path, backup)
+    copy_fleet(scheduler.path, backup)
 
     def kill(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -191,7 +193,7 @@ def test_nothing_is_acknowledged_into_a_file_that_was_overwritten(
     open_fleet: OpenFleet, folder: Path, foreign: bool
 ) -> None:
     scheduler, backup = open_fleet(), folder / "backup.turnout"
-    back_up_fleet(open_fleet("other.turnout").path if foreign else scheduler.path, backup)
+    copy_fleet(open_fleet("other.turnout").path if foreign else scheduler.path, backup)
     scheduler.register(["a"])
     scheduler.compact()  # moves the log into the file
     a, b = scheduler.choose(["a", "b", "c"])
@@ -205,7 +207,7 @@ def test_nothing_is_acknowledged_into_a_file_that_was_overwritten(
 
 def test_a_group_is_refused_if_the_file_is_overwritten_inside(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, backup = open_fleet(), folder / "backup.turnout"
-    back_up_fleet(scheduler.path, backup)
+    copy_fleet(scheduler.path, backup)
     scheduler.register(["a"])
     scheduler.compact()
     before = log_path(scheduler.path).read_bytes()
@@ -289,7 +291,7 @@ def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_t
         status = struct.pack("<d", 1 / free_cpu)
         assert status in path.read_bytes() + log_path(path).read_bytes()
         scheduler.forget("a")
-        back_up_fleet(path, folder / "backup.turnout")
+        copy_fleet(path, folder / "backup.turnout")
         for file in folder.iterdir():
             assert status not in file.read_bytes(), file
 

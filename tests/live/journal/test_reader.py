@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from live import restless_server
 from live.fleets import OpenFleet, exported, named, offered, packed, play_round, rows_of, take_snapshot
 from live.forging import alter
 from narrowing import known
+from postgres import tables
 from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.live import Features, FleetEvent, FleetReader, Reporter, Scheduler
@@ -411,7 +411,7 @@ def test_a_changed_event_is_refused(open_fleet: OpenFleet, folder: Path) -> None
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 3, named(3))
     scheduler.close()
-    with closing(sqlite3.connect(path)) as db, db:
+    with tables(path) as db:
         db.execute("UPDATE events SET data = ? WHERE seq = 1", (b'["x","y","z"]',))
     with follow(path) as follower, pytest.raises(StoreError, match="event 1 is missing or does not match its digest"):
         follower.poll(5)
@@ -426,10 +426,15 @@ def test_a_changed_event_is_refused(open_fleet: OpenFleet, folder: Path) -> None
     ("make", "refusal"),
     [
         (lambda _: None, "there is no fleet at .*: check the path"),
-        (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
-        (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
-        (lambda path: RunStore(path).close(), "is a store of runs, not a fleet"),
-        (lambda path: path.mkdir(), "is a folder, not a file"),
+        *(
+            pytest.param(*case, marks=pytest.mark.files)
+            for case in (
+                (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
+                (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
+                (lambda path: RunStore(path).close(), "is a store of runs, not a fleet"),
+                (lambda path: path.mkdir(), "is a folder, not a file"),
+            )
+        ),
     ],
     ids=["nothing", "text", "empty", "store of runs", "folder"],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,16 @@ import pytest
 from live.fleets import OpenFleet, offered, packed, play_round, state_of, take_snapshot
 from live.forging import alter, chain_events, fetch_row, forge_snapshot
 from live.turns.slots.played import open_slots, play_turns
+from postgres import tables
 from turnout.errors import SettingError, StoreError
 from turnout.live import Feature, Features, FleetReader, Scheduler
 from turnout.live._internals import journal_of
 from turnout.live.journal.replay import load_after, load_before, stored_features
 from turnout.live.turns.records import digest_of
+from turnout.storage.store import Connection
 
 
-def append_event(db: sqlite3.Connection, kind: str, data: bytes, presence: bytes | None = None) -> None:
+def append_event(db: Connection, kind: str, data: bytes, presence: bytes | None = None) -> None:
     """Appends an event, with the right digests."""
     (last,) = fetch_row(db, "SELECT MAX(seq) FROM events")
     db.execute("INSERT INTO events VALUES (?, ?, ?, x'')", (last + 1, kind, data))
@@ -57,7 +57,7 @@ def test_an_event_of_an_unknown_kind_is_refused_with_the_advice_to_install_a_new
 
 def test_turns_without_rounds_are_refused_in_a_fleet_with_rounds(open_fleet: OpenFleet, folder: Path) -> None:
     other = written_slots(folder / "slots.turnout")
-    with closing(sqlite3.connect(other)) as db:
+    with tables(other) as db:
         query = "SELECT e.data, m.data FROM events e JOIN masks m ON m.seq = e.seq WHERE kind = 'fill'"
         data, presence = fetch_row(db, query)
     scheduler = open_fleet()
@@ -75,7 +75,7 @@ def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_miss
         Scheduler.open(path)
 
 
-def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
+def give_a_turn_to_another_client(db: Connection) -> None:
     """Stores the data of the newest running turn under the number of the oldest, with the right digest."""
     first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
     (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
@@ -98,7 +98,7 @@ def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
     ],
 )
 def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
-    folder: Path, damage: Callable[[sqlite3.Connection], object], message: str
+    folder: Path, damage: Callable[[Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")
     alter(path, damage)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -35,6 +34,7 @@ from live.fleets import (
     take_snapshot,
 )
 from narrowing import known
+from postgres import tables
 from turnout.errors import InfeasiblePromise, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, FleetReader, Scheduler, certify
@@ -752,7 +752,7 @@ def test_damaged_settings_at_creation_are_found(scheduler: Scheduler, damage: st
     play_world(scheduler, 3)
     scheduler.amend(deadline=20.0)
     scheduler.close()
-    with closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db:
+    with tables(scheduler.path) as db:
         db.execute(damage)
     findings = {finding.part: finding.message for finding in examine(scheduler.path) if finding.ok is False}
     assert any("the settings at creation" in message for message in findings.values()), findings
@@ -766,7 +766,7 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
     scheduler.amend(deadline=20.0)
     settings = scheduler.settings
     scheduler.close()
-    with closing(sqlite3.connect(scheduler.path)) as db, db:
+    with tables(scheduler.path) as db:
         (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
         changed = text.replace('"deadline": 20.0', '"deadline": 21.0')
         assert changed != text
@@ -777,7 +777,7 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
     assert "the settings are not those of the last amendment" in finding.message
     with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
         open_it(scheduler.path).status()
-    with closing(sqlite3.connect(scheduler.path)) as db, db:
+    with tables(scheduler.path) as db:
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(text, "settings"), (settings_digest(text), "seal")])
     with open_it(scheduler.path) as again:
         assert again.settings == settings

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +28,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.serving import Server
+from postgres import copy_store, stored_bytes, tables
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import FleetTotals, StaleError, journal_of, read_totals
@@ -38,6 +37,7 @@ from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
 from turnout.storage.files import storefile
+from turnout.storage.store import Connection
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
 ROUNDS = 46
@@ -55,13 +55,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kept(played: Path, folder: Path) -> Path:
     """The fleet with retention."""
-    return Path(shutil.copy(played / "kept.turnout", folder))
+    return copy_store(played / "kept.turnout", folder / "kept.turnout")
 
 
 @pytest.fixture
 def whole(played: Path, folder: Path) -> Path:
     """The fleet that keeps everything."""
-    return Path(shutil.copy(played / "whole.turnout", folder))
+    return copy_store(played / "whole.turnout", folder / "whole.turnout")
 
 
 def totals_of(reader: FleetReader) -> FleetTotals:
@@ -97,7 +97,7 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
 
 
 def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Path) -> None:
-    with closing(sqlite3.connect(kept)) as db, db:
+    with tables(kept) as db:
         db.execute("DELETE FROM snapshot")
     with closing(Journal(kept, read_only=True)) as journal, journal.reading() as db:
         first = summary_module.first_state(db)
@@ -250,7 +250,7 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert totals_of(reader).seconds[row] == 0.0
         assert totals_of(reader).turns[row] > 0
         assert client not in reader.clients
-    assert client.encode() not in kept.read_bytes()
+    assert client.encode() not in stored_bytes(kept)
     assert problems(kept) == []
     content = certify(kept, folder / "c.json", folder / "c.jsonl")
     assert content["clients"][start.fleet.ids[row]]["turns"] == certificate.turns[row]
@@ -273,6 +273,7 @@ def test_a_follower_begins_with_the_summary_and_notices_that_it_has_moved(kept: 
 
 
 @pytest.mark.parametrize("every", [15, pytest.param(7, marks=pytest.mark.thorough)])
+@pytest.mark.files
 def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
     folder: Path, server: Server, every: int
 ) -> None:
@@ -285,7 +286,7 @@ def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
         first = reader.summary().round
     assert first > 0
     for kill in range(1, 60, every):
-        path = Path(shutil.copy(start, folder / f"{kill}.turnout"))
+        path = copy_store(start, folder / f"{kill}.turnout")
         server.play(path, 46, die_at=kill)
         assert server.killed
         assert problems(path) == []
@@ -304,17 +305,17 @@ def test_a_changed_byte_in_the_summary_is_found(kept: Path, table: str) -> None:
         "summary": ["round = round + 1", "previous = x'00'", "notes = x'7b7d'", "data = x'00'", "seq = seq + 1"],
         "totals": ["arrived = arrived + 1", "seconds = seconds + 1", "last_round = 0"],
     }
-    original = kept.read_bytes()
+    original = copy_store(kept, kept.with_name("original.turnout"))
     for change in changes[table]:
-        with closing(sqlite3.connect(kept)) as db:
+        with tables(kept) as db:
             db.execute(f"UPDATE {table} SET {change}")
-            db.commit()
         assert problems(kept), change
         with pytest.raises(StoreError):
             read_summary(kept)
-        kept.write_bytes(original)
+        copy_store(original, kept)
 
 
+@pytest.mark.files
 def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_before(open_fleet: OpenFleet) -> None:
     scheduler, world = open_fleet(settings={"cohort_size": 3}), World(12)
     for number in range(1, 71):
@@ -493,7 +494,7 @@ def test_one_transaction_deletes_a_bounded_number_of_rows(
     deleted: list[int] = []
     trim = summary_module.trim
 
-    def counted(db: sqlite3.Connection) -> bool:
+    def counted(db: Connection) -> bool:
         before = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("events", "turns")]
         is_left = trim(db)
         after = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("events", "turns")]

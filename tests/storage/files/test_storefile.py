@@ -15,7 +15,8 @@ from turnout.storage.files import acknowledged, system
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
 from turnout.storage.files.database import RUNS, log_path
 from turnout.storage.files.identity import counters
-from turnout.storage.files.storefile import Access, StoreFile
+from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import Access
 
 
 def open_and_close(path: Path, access: Access) -> dict[str, str]:

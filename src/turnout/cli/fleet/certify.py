@@ -22,6 +22,7 @@ from turnout.live import FleetReader
 from turnout.live import certify as write_certificate
 from turnout.live._internals import verify as verifier
 from turnout.storage.files.identify import not_a
+from turnout.storage.store import Location
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
@@ -67,7 +68,7 @@ def certify(
         raise typer.Exit(1)
 
 
-def _show_certificate(file: Path, every: bool, tolerance: float | None, json: bool) -> bool:
+def _show_certificate(file: Location, every: bool, tolerance: float | None, json: bool) -> bool:
     with FleetReader(file) as reader, reader.reading():
         certificate, ids = reader.certificate(), reader.state().fleet.ids
     if tolerance is not None:
@@ -132,7 +133,7 @@ def _number(value: float | np.int64) -> str:
     return f"{value:,}" if isinstance(value, np.integer) else f"{value:,.2f}"
 
 
-def _write_certificate(file: Path, out: Path, json: bool) -> bool:
+def _write_certificate(file: Location, out: Path, json: bool) -> bool:
     with FleetReader(file):  # what is no fleet is refused before a folder is created
         prepare_file(out, ".json")
     record = out.with_suffix(".jsonl")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import webbrowser
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from turnout.cli.options import require_packages, say
+from turnout.cli.options import Location, parse_location, require_packages, say
 
 #: What to know about an address that is not loopback.
 EXPOSED = (
@@ -18,7 +17,12 @@ EXPOSED = (
 
 
 def dashboard(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Store of runs, or file of a live fleet.")],
+    store: Annotated[
+        Location,
+        typer.Argument(
+            metavar="STORE", parser=parse_location, help="Store of runs, or file or address of a live fleet."
+        ),
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; every address other than loopback needs a token.")
     ] = "127.0.0.1",

@@ -1,4 +1,4 @@
-"""`turnout fleet doctor | backup | restore | compact | retire | forget | abandon-round`: for operators."""
+"""`turnout fleet doctor | backup | copy | restore | compact | retire | forget | abandon-round`: for operators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from turnout.cli.options import (
     ClientArgument,
     FleetArgument,
     JsonOption,
+    Location,
     YesOption,
     confirm,
-    make_folder,
+    make_folder_of,
+    parse_location,
     print_json,
     say,
     showing_progress,
@@ -23,7 +25,8 @@ from turnout.cli.options import (
 from turnout.cli.tables import print_table
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import Finding, back_up_fleet, examine, is_fleet, restore_fleet
+from turnout.live._internals import Finding, copy_fleet, examine, is_fleet, journal_of, restore_fleet
+from turnout.storage.opening import store_exists
 
 
 def doctor(
@@ -55,7 +58,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _accept_older_state(file: Path, *, yes: bool) -> None:
+def _accept_older_state(file: Location, *, yes: bool) -> None:
     """Continues with a file that has lost commits, after asking, from the state that is left."""
     if not any(finding.part == "log" and finding.ok is False for finding in examine(file)):
         raise SettingError(f"{file} has lost no commits: open it without --accept-older")
@@ -65,7 +68,7 @@ def _accept_older_state(file: Path, *, yes: bool) -> None:
         say(f"{file} continues after {after}.", err=True)  # standard output may be JSON
 
 
-def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
+def _print_findings(findings: list[Finding], file: Location, intact: bool) -> None:
     marks = {True: "intact", False: "DAMAGED", None: ""}
     rows = ((finding.part, marks[finding.ok], finding.message) for finding in findings)
     print_table(("part", "", "finding"), rows, title=str(file))
@@ -73,7 +76,7 @@ def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
     for remedy in remedies:
         say(f"To do: {remedy.replace('open the file with accept_older=True', command)}.")
-    say("The file is intact." if intact else "The file is damaged.")
+    say("The fleet is intact." if intact else "The fleet is damaged.")
 
 
 def backup(
@@ -87,11 +90,32 @@ def backup(
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
-    if file.is_file():
-        make_folder(copy.parent)
-    with showing_progress("pages") as watch:
-        content = back_up_fleet(file, copy, watch)
-    say(f"{copy} has all {content}.")
+    _copy(file, copy)
+
+
+def copy(
+    source: FleetArgument,
+    target: Annotated[
+        Location,
+        typer.Argument(metavar="COPY", parser=parse_location, help="File or address to write; it must not exist."),
+    ],
+) -> None:
+    """Copy a fleet from a file to a database or back, also while it is written; the copy has one state of it.
+
+    To move a fleet, stop its server first: what is written after the copy began is not in the copy, and both must not
+    be served.
+
+    Example: turnout fleet copy fleet.turnout "postgresql://db/work?fleet=phones"
+    """
+    _copy(source, target)
+
+
+def _copy(source: Location, target: Location) -> None:
+    if store_exists(source):
+        make_folder_of(target)
+    with showing_progress("Copying") as watch:
+        content = copy_fleet(source, target, watch)
+    say(f"{target} has all {content}.")
 
 
 def restore(
@@ -106,13 +130,13 @@ def restore(
     Example: turnout fleet restore monday.turnout fleet.turnout
     """
     if is_fleet(backup):
-        make_folder(file.parent)
-    if file.exists():
+        make_folder_of(file)
+    if store_exists(file):
         confirm(yes, f"Replace {file} by {backup}? The rounds after the backup are lost.")
-    with showing_progress("pages") as watch:
+    with showing_progress("Copying") as watch:
         content, replaced = restore_fleet(backup, file, watch)
     _opened(file, accept_older=True).close()  # its lock file states the newest commit of the file that was there
-    kept = "" if replaced is None else f" The file that was there is {replaced}."
+    kept = "" if replaced is None else f" What was there is {replaced}."
     say(f"{file} has {content}, those of the backup.{kept}")
 
 
@@ -127,18 +151,19 @@ def compact(file: FleetArgument) -> None:
 
     Example: turnout fleet compact fleet.turnout
     """
-    before = file.stat().st_size if file.exists() else 0
+    with FleetReader(file) as reader:
+        before = journal_of(reader).file.bytes
     with _opened(file) as scheduler:
         with Console(stderr=True).status("Rewriting the file"):
             scheduler.compact()
         settings = scheduler.settings
     with FleetReader(file) as reader:
-        summary = reader.summary()
+        summary, after = reader.summary(), journal_of(reader).file.bytes
     rounds = f"{settings.unit.turn}s"
     kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
-    say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
+    say(f"{file} has {after / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
     if settings.keep_rounds is None and settings.keep_offers is None:
-        say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
+        say("To keep less, set a limit first: turnout fleet amend FLEET --keep-rounds 5000 --keep-offers 1000")
 
 
 def retire(file: FleetArgument, client: ClientArgument) -> None:
@@ -182,7 +207,7 @@ def abandon_round(file: FleetArgument) -> None:
     say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
 
 
-def _opened(file: Path, *, accept_older: bool = False) -> Scheduler:
+def _opened(file: Location, *, accept_older: bool = False) -> Scheduler:
     """Opens an existing fleet; nothing is selected, so the function that computes features is not needed."""
     with FleetReader(file, accept_older=accept_older) as reader:
         features = reader.features

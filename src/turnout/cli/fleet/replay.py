@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, say, showing_progress
+from turnout.cli.options import (
+    JsonOption,
+    Location,
+    RunOption,
+    SettingOption,
+    parse_location,
+    print_json,
+    say,
+    showing_progress,
+)
 from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.dashboard.sources.recording import read_recording
@@ -41,7 +49,12 @@ SLOT_HEADINGS = {"mean_round": "mean turn, s", "p95_round": "95 % of turns withi
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a live fleet, or store of runs.")],
+    file: Annotated[
+        Location,
+        typer.Argument(
+            metavar="STORE", parser=parse_location, help="File or address of a live fleet, or file of a store of runs."
+        ),
+    ],
     policy: Annotated[str | None, typer.Option(help="Name of the policy; by default the recorded one.")] = None,
     settings: SettingOption = None,
     run: RunOption = None,

@@ -9,11 +9,16 @@ from typing import Annotated
 import typer
 
 from turnout.cli.fleet.dashboard import EXPOSED
-from turnout.cli.options import require_packages, say
+from turnout.cli.options import Location, parse_location, require_packages, say
 
 
 def serve(
-    fleets: Annotated[list[Path], typer.Argument(metavar="FLEET…", help="Files of the fleets.")],
+    fleets: Annotated[
+        list[Location],
+        typer.Argument(
+            metavar="FLEET…", parser=parse_location, help="Files of the fleets, or their addresses in databases."
+        ),
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; every address other than loopback needs tokens.")
     ] = "127.0.0.1",
@@ -28,6 +33,10 @@ def serve(
         Path | None, typer.Option(help="File of the TLS certificate (PEM). By default plain HTTP, for a proxy.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="File of its private key (PEM).")] = None,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Start although another service writes the fleets, and take over when it ends."),
+    ] = False,
     device_rate: Annotated[
         float, typer.Option(help="Calls per second that the token of a device may send; 0: any number.")
     ] = 10.0,
@@ -35,8 +44,9 @@ def serve(
 ) -> None:
     """Serve fleets over HTTP: servers in any language select clients, and devices check in and report.
 
-    The fleet in fleet.turnout has the address /v1/fleets/fleet. GET /openapi.json describes all calls. `turnout fleet
-    tokens create` makes the tokens. Press Ctrl-C to stop: calls that were accepted are executed and answered first.
+    The fleet in fleet.turnout has the address /v1/fleets/fleet, one in a database the address of its name. GET
+    /openapi.json describes all calls. `turnout fleet tokens create` makes the tokens. Press Ctrl-C to stop: calls that
+    were accepted are executed and answered first.
 
     Example: turnout fleet serve fleet.turnout --port 8080
     """
@@ -49,7 +59,7 @@ def serve(
     from turnout.web.hosts import is_loopback
 
     rates = Rates(device_rate or None, rate or None)
-    options = Options(host, port, tokens, certificate, key, rates=rates)
+    options = Options(host, port, tokens, certificate, key, rates=rates, standby=standby)
     names = fleet_names(fleets)
 
     def announce(address: str) -> None:
@@ -65,8 +75,8 @@ def serve(
             say("Every program on this machine may do everything: no token is needed.")
         say("Press Ctrl-C to stop.")
 
-    def skip(path: Path, why: str) -> None:
-        say(f"{path} is not served yet, and is tried again from time to time: {why}")
+    def skip(location: Location, why: str) -> None:
+        say(f"{location} is not served yet, and is tried again from time to time: {why}")
 
     make_page = import_module("turnout.dashboard.choice").make_page if page else None
     serve_fleets(fleets, options, make_page=make_page, announce=announce, skip=skip)

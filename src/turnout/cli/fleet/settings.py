@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from turnout.cli.naming import parse_policy, parse_setting
-from turnout.cli.options import FleetArgument, JsonOption, make_folder, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, make_folder_of, print_json, printable
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler, SchedulerSettings
 from turnout.live._internals import POLICY_SETTINGS, SETTINGS, Setting, amended_settings
+from turnout.storage.opening import store_exists
 
 #: The settings that have an option. The policy has one that takes its settings, too; groups name clients.
 OPTIONS: Mapping[str, Setting] = {
@@ -66,7 +67,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @_takes_settings(list(OPTIONS))
 def create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create, such as fleet.turnout.")],
+    file: FleetArgument,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -83,20 +84,20 @@ def create(
 
     Example: turnout fleet create fleet.turnout --concurrency 8 --guaranteed-rate 1/60 --deadline 300
     """
-    if file.exists():
-        raise SettingError(f"{file} exists already: choose another file, or change its settings with fleet amend")
+    if store_exists(file):
+        raise SettingError(f"{file} exists already: choose another name, or change its settings with fleet amend")
     given = _given(options)
     if policy is not None:
         given["policy"], given["settings"] = parse_policy(policy)
     of_policy = {name: given.pop(name) for name in POLICY_SETTINGS if name in given}
     planned = amended_settings(SchedulerSettings.from_kwargs(given), of_policy)
-    make_folder(file.parent)
+    make_folder_of(file)
     with Scheduler.open(file, **{**given, "settings": planned.settings}) as scheduler:
         created = scheduler.settings
     rounds = "rounds" if created.concurrency is None else pluralize(created.concurrency, "slot")
-    console = Console(highlight=False, soft_wrap=True)
+    console, name = Console(highlight=False, soft_wrap=True), shlex.quote(str(file))
     console.print(printable(f"{file} is a fleet with {rounds} and the policy {created.policy}."))
-    console.print(printable(f"Next: turnout fleet tokens create {file} --role server, and turnout fleet serve {file}"))
+    console.print(printable(f"Next: turnout fleet tokens create {name} --role server, and turnout fleet serve {name}"))
 
 
 @_takes_settings([name for name, setting in OPTIONS.items() if setting.amendable or name in POLICY_SETTINGS])

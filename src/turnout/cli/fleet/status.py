@@ -1,10 +1,11 @@
-"""`turnout fleet status | history | export`: reads the file of a fleet, also while its scheduler is running."""
+"""`turnout fleet status | history | export`: reads a fleet, also while its scheduler is running."""
 
 from __future__ import annotations
 
 import json as json_module
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import typer
 
@@ -15,8 +16,8 @@ from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.kernel.rounds import LOSS
 from turnout.live import FleetReader, SchedulerStatus, Turn
+from turnout.live._internals import journal_of
 from turnout.storage.files.atomic import atomic_write
-from turnout.storage.files.lock import running_writer
 
 MAX_SHOWN = 20
 
@@ -32,8 +33,8 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         now = reader.status()
         training = [] if now.slots is None else _training(reader)
         backed_off = reader.state().fleet.counters.rounds_backed_off(now.round - now.is_open)
+        scheduler = journal_of(reader).file.writer
         rounds_off = {client: int(backed_off[row]) for row, client in enumerate(reader.clients) if backed_off[row]}
-    scheduler = running_writer(file)
     overdue = max(now.elapsed - now.deadline, 0.0) if now.is_open and now.deadline is not None else None
     if json:
         print_json({**now.to_dict(), "scheduler": scheduler, "overdue": overdue, "backed_off": rounds_off})
@@ -75,7 +76,7 @@ def export(file: FleetArgument, out: OutOption = None) -> None:
 
     Example: turnout fleet export fleet.turnout --out events.jsonl
     """
-    if out is not None and out.exists() and out.samefile(file):
+    if out is not None and out.exists() and isinstance(file, Path) and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
     with FleetReader(file) as reader, closing(reader.export()) as events:
         prepare_file(out, ".jsonl")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from turnout.live._internals import (
     read_totals,
 )
 from turnout.policies.explain.explanation import Explanation
+from turnout.storage.store import Store
 from turnout.storage.training_log import TrainingLog
 
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
@@ -59,13 +61,15 @@ class FleetSource(Source):
     no_clients = "No client has joined yet."
 
     def __init__(self, reader: FleetReader) -> None:
-        self._reader, self._path = reader, reader.path
+        self._reader, location = reader, reader.location
+        #: What an adapter has recorded beside the file of the fleet.
+        self._training = TrainingLog(location) if isinstance(location, Path) else None
         try:
             self._follower = reader.follow()
         except BaseException:
             reader.close()
             raise
-        super().__init__(self._make_ledger(), name=self._path.name, policy=str(reader.settings.policy))
+        super().__init__(self._make_ledger(), name=location.name, policy=str(reader.settings.policy))
         self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
@@ -74,7 +78,7 @@ class FleetSource(Source):
     @property
     def changes(self) -> tuple[int, float]:
         """A value that changes with every write to the fleet or its training log."""
-        return self._reader.changes, TrainingLog(self._path).written_at
+        return self._reader.changes, 0.0 if self._training is None else self._training.written_at
 
     @property
     def reading(self) -> dict[str, int] | None:
@@ -136,7 +140,7 @@ class FleetSource(Source):
         It has a reader of its own, because the replay may take seconds, and other threads read meanwhile.
         """
         fleet = self._follower.fleet
-        with FleetReader(self._path) as reader:
+        with FleetReader(self._reader.location) as reader:
             if number > fleet.round:
                 return reader.explain(self.id_of(row), number)
             return explain_closed_round(reader, fleet, row, number)
@@ -148,6 +152,11 @@ class FleetSource(Source):
     def running(self) -> list[tuple[RunningTurnRecord, Turn]]:
         """Returns the running turns of a fleet without rounds, with the outcomes reported so far."""
         return [] if self.ledger.slots is None else self._reader.running()
+
+    @property
+    def store(self) -> Store[Any]:
+        """The store of the fleet, with its sizes and the process that writes it."""
+        return journal_of(self._reader).file
 
     def writer(self) -> WriterMetrics:
         """Returns figures about the process that writes the fleet."""
@@ -162,7 +171,8 @@ class FleetSource(Source):
 
         Round 0 precedes the first round.
         """
-        series, last = TrainingLog(self._path).series(), self.ledger.last_round
+        series = {} if self._training is None else self._training.series()
+        last = self.ledger.last_round
         return {
             f"{prefix}{name}": (rounds[rounds <= last], values[rounds <= last])
             for kind, prefix in METRIC_PREFIXES.items()

@@ -24,6 +24,7 @@ from turnout.lab.worlds.recorded import RecordedHistory
 from turnout.live import PAPER_FEATURES, FleetReader, SchedulerSettings
 from turnout.live._internals import REDUNDANT, RecordedRound, RecordedTurn, is_fleet, live_policy
 from turnout.policies.base import SelectionPolicy
+from turnout.storage.store import Location
 
 MAX_CONTEXT_VALUES = 20_000_000  # the largest number of context values to load, 160 megabytes
 #: What to know about the recording of a fleet without rounds.
@@ -35,9 +36,9 @@ SLOT_NOTES = (
 )
 
 
-def read_recording(path: Path, run: int | None = None) -> Recording:
-    """Reads the recording of a fleet's file or of a run of a store; `run` is optional if there is only one run."""
-    if not is_fleet(path):
+def read_recording(path: Location, run: int | None = None) -> Recording:
+    """Reads the recording of a fleet or of a run of a store; `run` is optional if there is only one run."""
+    if isinstance(path, Path) and not is_fleet(path):
         return record_run(path, run)
     if run is not None:
         raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
@@ -46,7 +47,7 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
         return record(reader, path)
 
 
-def _record_rounds(reader: FleetReader, path: Path) -> Recording:
+def _record_rounds(reader: FleetReader, path: Location) -> Recording:
     settings, clients, rounds, after = reader.settings, len(reader.clients), reader.round, _features_since(reader)
     closed_rounds = [
         replace(closed, contexts=_offered_contexts(reader, closed.round, closed.rows, closed.contexts))
@@ -74,7 +75,7 @@ def _record_rounds(reader: FleetReader, path: Path) -> Recording:
     return _recording(reader, path, [closed.round for closed in kept], columns, known, notes)
 
 
-def _record_turns(reader: FleetReader, path: Path) -> Recording:
+def _record_turns(reader: FleetReader, path: Location) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
     settings, after, clients = reader.settings, _features_since(reader), len(reader.clients)
     assert settings.concurrency is not None
@@ -103,7 +104,7 @@ def _record_turns(reader: FleetReader, path: Path) -> Recording:
 
 def _recording(
     reader: FleetReader,
-    path: Path,
+    path: Location,
     numbers: Sequence[int],
     columns: RoundColumns,
     known: RoundColumns,
@@ -113,7 +114,7 @@ def _recording(
 
     Args:
         reader: The reader of the fleet.
-        path: Its file.
+        path: Where it is.
         numbers: The numbers of the rounds, or turns, that are used.
         columns: These rounds as they happened.
         known: What the worlds know that are built from them.

@@ -22,6 +22,7 @@ from turnout.live.journal.schema import meta_value
 from turnout.live.reader import FleetReader, journal_of
 from turnout.live.settings import SchedulerSettings
 from turnout.policies.base import SelectionPolicy
+from turnout.storage.address import DatabaseAddress, as_location
 from turnout.storage.files.atomic import atomic_write
 from turnout.version import __version__
 
@@ -29,7 +30,7 @@ from turnout.version import __version__
 FORMAT = 1
 
 
-def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
+def certify(fleet: str | Path | DatabaseAddress, certificate: Path, record: Path) -> dict[str, Any]:
     """Writes a certificate of a fleet, and the record from which it can be computed again; returns the certificate.
 
     The certificate has the counts of the scheduler itself: the turns of each client, how far it is behind its promise,
@@ -42,7 +43,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     the clients got up to there is stated, but cannot be computed again.
 
     Args:
-        fleet: The file of the fleet.
+        fleet: The file of the fleet, or its address in a database.
         certificate: The file to write the certificate to.
         record: The file to write the record to.
 
@@ -50,19 +51,21 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         SettingError: The policy guarantees nothing, or something that a certificate cannot express.
         StoreError: The record is incomplete, or its counts are not those of the scheduler.
     """
-    if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
+    location = as_location(fleet)
+    files = [path.resolve() for path in (location, certificate, record) if isinstance(path, Path)]
+    if len(set(files)) < len(files):
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
-    with FleetReader(fleet) as reader, journal_of(reader).reading() as db:
+    with FleetReader(location) as reader, journal_of(reader).reading() as db:
         settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
         if not state.fleet.ids:
-            raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
+            raise StoreError(f"no client has joined {location} yet: close a round before you certify")
         queues = state.fleet.queues
         start = reader.replay_start(with_availability=queues is not None and queues.accrual == "available")
         header = {
             "format": FORMAT,
             "turnout": __version__,
             "date": now(),
-            "fleet": fleet.name,
+            "fleet": location.name,
             "head": head,
             "policy": settings.policy,
             "settings": reader.stored_settings(),
@@ -99,10 +102,10 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     if problems:
         more = f"; and {len(problems) - 1:,} more" if len(problems) > 1 else ""
         raise StoreError(
-            f"the counts of the scheduler of {fleet} differ from its record ({problems[0]}{more}): if a wrapper around "
-            "the policy decides which clients accrue turns, the fleet cannot be certified; otherwise the file may be "
+            f"the counts of the scheduler of {location} differ from its record ({problems[0]}{more}): if a wrapper "
+            "around the policy decides which clients accrue turns, the fleet cannot be certified; otherwise it may be "
             "damaged",
-            damaged=fleet,
+            damaged=location if isinstance(location, Path) else None,
         )
     with atomic_write(certificate) as out:
         out.write(text)

@@ -8,7 +8,6 @@ it, so the settings at any event are those of the last amendment before it.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from turnout.live.journal.summary import last_event, read_summary
 from turnout.live.settings import SETTINGS
 from turnout.live.turns.records import settings_digest
 from turnout.storage.encoding.packing import parse_stored
+from turnout.storage.store import Connection
 
 #: The kind of the event.
 AMEND = "amend"
@@ -75,7 +75,7 @@ def write_amendment(changes: Changes, amendment: Amendment) -> int:
     return changes.add_event(AMEND, amendment.pack())
 
 
-def initial_settings(db: sqlite3.Connection) -> dict[str, Any] | None:
+def initial_settings(db: Connection) -> dict[str, Any] | None:
     """Returns the settings with which the fleet was created; None if they were never amended."""
     stored = dict(db.execute("SELECT key, value FROM meta WHERE key IN (?, ?)", (INITIAL, INITIAL_DIGEST)))
     if INITIAL not in stored:

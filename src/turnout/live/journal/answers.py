@@ -8,12 +8,12 @@ table of tokens is created with the first.
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from turnout.storage.files.database import single_value
+from turnout.live.journal.schema import put_meta
+from turnout.storage.store import Connection, single_value
 
 TOKENS = """CREATE TABLE IF NOT EXISTS tokens (
     id TEXT PRIMARY KEY, digest BLOB NOT NULL, role TEXT NOT NULL, client TEXT, label TEXT NOT NULL,
@@ -55,16 +55,17 @@ class StoredAnswer:
         return self.checksum in (None, self.right_checksum)
 
 
-def read_answer(db: sqlite3.Connection, key: bytes) -> StoredAnswer | None:
+def read_answer(db: Connection, key: bytes) -> StoredAnswer | None:
     """Returns the answer with this key; None if there is none."""
     stored = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
     return None if stored is None else StoredAnswer(*stored)
 
 
-def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
+def write_answer(db: Connection, answer: StoredAnswer) -> None:
     """Writes an answer, and deletes a few of the oldest that are no longer kept."""
     values = (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum)
-    insert = "INSERT OR REPLACE INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
+    db.execute("DELETE FROM answers WHERE key = ?", (answer.key,))  # a stepped call has stored its answer so far
+    insert = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
     number = int(single_value(db, insert, *values))
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "
@@ -73,37 +74,36 @@ def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     )
 
 
-def drop_answers_about(db: sqlite3.Connection, client: str) -> None:
+def drop_answers_about(db: Connection, client: str) -> None:
     """Deletes all answers that contain the id of a client."""
     text = json.dumps(client, ensure_ascii=False)
-    db.execute("DELETE FROM answers WHERE INSTR(answer, ?)", (text,))
+    db.execute("DELETE FROM answers WHERE REPLACE(answer, ?, '') <> answer", (text,))
 
 
-def stored_answers(db: sqlite3.Connection) -> Iterator[StoredAnswer]:
+def stored_answers(db: Connection) -> Iterator[StoredAnswer]:
     """Yields all answers, the oldest first."""
     for row in db.execute("SELECT key, request, answer, at, seal FROM answers ORDER BY number"):
         yield StoredAnswer(*row)
 
 
-def has_tokens(db: sqlite3.Connection) -> bool:
+def has_tokens(db: Connection) -> bool:
     """Returns whether any token was ever stored in the file."""
-    return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'tokens'"))
+    return bool(single_value(db, db.dialect.COUNT_TABLES, "tokens"))
 
 
-def drop_tokens_of(db: sqlite3.Connection, client: str) -> None:
+def drop_tokens_of(db: Connection, client: str) -> None:
     """Deletes all tokens of a client, with its id."""
     if has_tokens(db):
         db.execute("DELETE FROM tokens WHERE client = ?", (client,))
         note_tokens_changed(db)
 
 
-def note_tokens_changed(db: sqlite3.Connection) -> None:
+def note_tokens_changed(db: Connection) -> None:
     """Increases the version of the tokens, so that services read them again."""
-    version = tokens_version(db) + 1
-    db.execute("INSERT INTO meta VALUES ('tokens', ?) ON CONFLICT (key) DO UPDATE SET value = ?", (version, version))
+    put_meta(db, "tokens", str(tokens_version(db) + 1))
 
 
-def tokens_version(db: sqlite3.Connection) -> int:
+def tokens_version(db: Connection) -> int:
     """Returns a number that increases whenever a token is created, revoked or deleted; 0 before the first."""
     version = db.execute("SELECT value FROM meta WHERE key = 'tokens'").fetchone()
     return 0 if version is None else int(version[0])

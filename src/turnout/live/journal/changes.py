@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.errors import StoreError
 from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
-from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
+from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, put_meta, update_turns
 from turnout.live.journal.summary import (
     delete_oldest,
     last_event,
@@ -23,6 +22,7 @@ from turnout.live.turns.records import RecordedOffer, Turn, digest_of, offer_dig
 from turnout.live.turns.rounds.records import OpenRound, pack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
 from turnout.storage.encoding.packing import pack_snapshot
+from turnout.storage.store import Connection
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
 JOINED_AT_ONCE = 20_000
@@ -35,14 +35,14 @@ class Changes:
         db: The connection, inside a write transaction; queries with it see the changes.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Connection) -> None:
         self.db = db
 
     def add_clients(self, first: int, ids: Sequence[str]) -> None:
         """Adds clients from row `first` on, with one join event or, if there are many, several."""
         for start in range(0, len(ids), JOINED_AT_ONCE):
             text = json.dumps(ids[start : start + JOINED_AT_ONCE], ensure_ascii=False)
-            self.db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
+            self.db.execute(self.db.dialect.ADD_CLIENTS, (first + start, text))
             self.add_event("join", text.encode())
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
@@ -60,7 +60,7 @@ class Changes:
         """Writes amended settings; those with which the fleet was created are kept."""
         meta = dict(self.db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
         initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
-        self.db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", initial)
+        self.db.executemany("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", initial)
         text = json.dumps(settings, sort_keys=True)
         present = [(text, "settings"), (settings_digest(text), "seal")]
         self.db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
@@ -99,7 +99,7 @@ class Changes:
 
     def put_writer_metrics(self, figures: Mapping[str, Any]) -> None:
         """Writes figures about this process, for those who read the file."""
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
+        put_meta(self.db, "figures", json.dumps(figures))
 
     def put_answer(self, answer: StoredAnswer) -> None:
         """Writes the answer to a request, in place of what it was so far, and deletes a few that are no longer kept."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import NamedTuple
 
 from turnout.storage.encoding.packing import parse_stored
-from turnout.storage.files.database import single_value
+from turnout.storage.store import Connection, single_value
 
 
 class WriterMetrics(NamedTuple):
@@ -25,7 +24,7 @@ class WriterMetrics(NamedTuple):
     snapshot_age: int = 0
 
 
-def read_writer_metrics(db: sqlite3.Connection) -> WriterMetrics:
+def read_writer_metrics(db: Connection) -> WriterMetrics:
     """Returns what the writer stored about itself when it closed the last round, and the age of its snapshot."""
     newest = "(SELECT COALESCE(MAX(seq), 0) FROM snapshot)"
     age = single_value(db, f"SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > {newest}")

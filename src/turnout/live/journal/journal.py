@@ -1,4 +1,4 @@
-"""The journal of a fleet: one SQLite file, in which every change is one transaction.
+"""The journal of a fleet: a file or a schema of a database, in which every change is one transaction.
 
 `turnout.live.journal.schema` describes its tables. Other modules of `live` change the file with `Changes`, which
 `Journal.writing` opens, and read it by the methods of `Journal`, or by the functions of `summary`, `turns` and
@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -30,59 +29,67 @@ from turnout.live.journal.turns import turns_where
 from turnout.live.turns.records import Turn, digest_of, settings_digest
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored
-from turnout.storage.files.database import create, single_value, translate_sqlite_errors
-from turnout.storage.files.lock import Writer, WriterLock
-from turnout.storage.files.storefile import StoreFile
+from turnout.storage.files.lock import Writer
+from turnout.storage.opening import create_store, open_store, store_exists
+from turnout.storage.store import Connection, Location, single_value
 
 log = get_log("turnout.live")
 #: Files of up to this many bytes are rewritten after a client was forgotten.
 VACUUM_UP_TO = 64 * 2**20
 #: The number of ids that one query reads; they are at most 64 MiB.
 IDS_AT_ONCE = 65_536
-#: A control character that ids seldom contain; a constant, because SQLite takes twice as long with a parameter.
+#: A control character that ids seldom contain; `Dialect.JOINED_IDS` has it.
 SEPARATOR = "\x1f"
+#: The number of events that one query reads, if nobody needs fewer.
+EVENTS_AT_ONCE = 500
 
 
 class Journal:
-    """Reads and writes the file of a fleet. It knows nothing about policies; all its errors are StoreErrors.
+    """Reads and writes the store of a fleet. It knows nothing about policies; all its errors are StoreErrors.
 
     Args:
-        path: The file, which must exist.
-        read_only: Whether the file is only read.
+        location: Where the store is, which must exist.
+        read_only: Whether it is only read.
         reporting: Whether only outcomes are written, by a process beside the scheduler.
-        takeover: Whether to replace a process that holds the file but hangs; it can no longer write afterwards.
-        accept_older: Whether a file that has lost commits is opened in its older state.
+        takeover: Whether to replace a process that holds the store but hangs; it can no longer write afterwards.
+        accept_older: Whether a store that has lost commits is opened in its older state.
+        standby: Whether to wait until no other process holds the store, which must be in a database.
     """
 
     def __init__(
         self,
-        path: Path,
+        location: Location,
         *,
         read_only: bool = False,
         reporting: bool = False,
         takeover: bool = False,
         accept_older: bool = False,
+        standby: bool = False,
     ) -> None:
-        self.path = path = path.resolve()
+        self.location = location = location.resolve() if isinstance(location, Path) else location
         self.read_only = read_only
         #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
         self._outcomes: tuple[tuple[int, int], bool] | None = None
-        if not path.exists():
-            raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
+        if not store_exists(location):
+            raise StoreError(
+                f"there is no fleet at {location}: check the path, or create one with Scheduler.open(path)"
+            )
         schedules = not read_only and not reporting
-        #: The file, with figures about its commits and its size; change it only by `writing`.
-        self.file = StoreFile(
-            path,
+        #: The store, with figures about its commits and its size; change it only by `writing`.
+        self.file = open_store(
+            location,
             FLEET,
             "write" if schedules else "report" if reporting else "read",
             takeover=takeover,
             accept_older=accept_older,
             thoroughly=schedules,
+            standby=standby,
             claim=self._claim_epoch,
         )
         try:
             if schedules:
-                self.file.guard = self._check_epoch
+                if not self.file.has_fence:
+                    self.file.guard = self._check_epoch
                 while self.redact():
                     pass
         except BaseException:
@@ -90,25 +97,15 @@ class Journal:
             raise
 
     @classmethod
-    def make(cls, path: Path, settings: Mapping[str, Any]) -> None:
-        """Creates the file of a new fleet atomically; a file that already exists is left as it is."""
-        path = path.resolve()
-        if not path.parent.is_dir():
-            raise StoreError(f"there is no folder {path.parent}: create it, or choose another path")
-
+    def make(cls, location: Location, settings: Mapping[str, Any]) -> None:
+        """Creates the store of a new fleet atomically; one that already exists is left as it is."""
         text = json.dumps(settings, sort_keys=True)
         meta = {"settings": text, "seal": settings_digest(text), "epoch": "0", "writer": "", "head": "", "round": "0"}
 
-        def fill(db: sqlite3.Connection) -> None:
-            db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        def fill(db: Connection) -> None:
+            db.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
 
-        with translate_sqlite_errors(path):
-            lock = WriterLock(path)
-            try:
-                if not path.exists():
-                    create(path, FLEET, fill)
-            finally:
-                lock.release()
+        create_store(location, FLEET, fill)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -123,7 +120,7 @@ class Journal:
         """Closes the file and releases the lock; a second call has no effect."""
         self.file.close()
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """Opens a read transaction, in which all queries see one state of the file; it may be nested."""
         return self.file.reading()
 
@@ -168,7 +165,7 @@ class Journal:
             return True
         if is_left:
             self.file.checkpoint()
-            if self.path.stat().st_size <= VACUUM_UP_TO:
+            if self.file.bytes <= VACUUM_UP_TO:
                 self._clean()
         return False
 
@@ -177,7 +174,7 @@ class Journal:
         try:
             self.compact()
         except StoreError as error:  # for example no space: the mark stays, and a notice says so
-            log.warning("%s could not be rewritten after a client was forgotten: %s", self.path, error)
+            log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
 
     @property
     def needs_vacuum(self) -> bool:
@@ -187,17 +184,17 @@ class Journal:
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
-        self.file.vacuum()
-        with self.file.writing() as db:
-            db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
+        if self.file.vacuum():
+            with self.file.writing() as db:
+                db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
 
     # Queries
 
     def ids(self) -> list[str]:
         """Returns the ids of all clients, by row."""
-        # One string for many rows, which SQLite joins, takes a third of the time of one string per row.
-        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients WHERE row BETWEEN ? AND ?"
         with self.file.reading() as db:
+            # One string for many rows, which the engine joins, takes a third of the time of one string per row.
+            query = f"SELECT {db.dialect.JOINED_IDS} FROM clients WHERE row BETWEEN ? AND ?"
             count, first, last = db.execute(
                 "SELECT (SELECT COUNT(*) FROM clients), (SELECT MIN(row) FROM clients), (SELECT MAX(row) FROM clients)"
             ).fetchone()
@@ -228,11 +225,7 @@ class Journal:
             # The first event after the boundary of a redaction still follows from the digest before the redaction.
             pending = pending_redactions(db)
             boundaries = {redaction.boundary: redaction.digest for redaction in pending}
-            stored = db.execute(
-                "SELECT e.seq, e.kind, e.data, e.digest, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
-                "WHERE e.seq > ? ORDER BY e.seq LIMIT ?",
-                (after, limit),
-            )
+            stored = _stored_events(db, after, limit)
             for expected, (seq, kind, data, digest, availability) in enumerate(stored, start=after + 1):
                 if seq - 1 in boundaries:
                     previous = bytes.fromhex(boundaries[seq - 1])
@@ -285,7 +278,7 @@ class Journal:
             reported = "t.late_seconds IS NOT NULL AND t.folded IS NULL"
             return turns_where(db, f"t.round > ? AND {reported} ORDER BY t.round, t.row", after)
 
-    def _claim_epoch(self, db: sqlite3.Connection) -> None:
+    def _claim_epoch(self, db: Connection) -> None:
         """Makes this process the writer of the file."""
         self._epoch = meta_count(db, "epoch") + 1
         values = [(str(self._epoch), "epoch"), (str(Writer.current()), "writer")]
@@ -296,5 +289,20 @@ class Journal:
         if meta_count(db, "epoch") != self._epoch:
             writer = meta_value(db, "writer")
             raise StoreError(
-                f"{self.path} was taken over by {writer}: this scheduler can no longer write, so stop its process"
+                f"{self.location} was taken over by {writer}: this scheduler can no longer write, so stop its process"
             )
+
+
+def _stored_events(db: Connection, after: int, limit: int) -> Iterator[tuple[int, str, bytes, bytes, bytes | None]]:
+    """Yields number, kind, data, digest and packed availability of events, a part of them at a time."""
+    query = (
+        "SELECT e.seq, e.kind, e.data, e.digest, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
+        "WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
+    )
+    while limit:
+        size = EVENTS_AT_ONCE if limit < 0 else min(limit, EVENTS_AT_ONCE)
+        part = db.execute(query, (after, size)).fetchall()
+        yield from part
+        if len(part) < size:
+            return
+        after, limit = part[-1][0], limit - size if limit > 0 else limit

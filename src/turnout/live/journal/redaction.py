@@ -12,14 +12,14 @@ follows from the old one, which is kept until then.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from turnout.live.journal.schema import update_turns
+from turnout.live.journal.schema import put_meta, update_turns
 from turnout.live.journal.summary import forget_totals, last_event, trim
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row, was_available
 from turnout.live.turns.redacting import redact_event
+from turnout.storage.store import Connection
 
 #: The number of turns, offers or events that one transaction redacts.
 BATCH = 200
@@ -55,7 +55,7 @@ class Redaction:
     is_offer_left: bool = True
 
 
-def pending_redactions(db: sqlite3.Connection) -> list[Redaction]:
+def pending_redactions(db: Connection) -> list[Redaction]:
     """Returns the redactions that are not complete, in the order in which they were started."""
     stored = db.execute("SELECT value FROM meta WHERE key = 'redactions'").fetchone()
     return [] if stored is None else [Redaction(**entry) for entry in json.loads(stored[0])]
@@ -85,27 +85,27 @@ def is_offer_dropped(pending: Sequence[Redaction], round: int, availability: byt
     )
 
 
-def needs_vacuum(db: sqlite3.Connection) -> bool:
+def needs_vacuum(db: Connection) -> bool:
     """Returns whether unused parts of the file may contain data of forgotten clients."""
     return db.execute("SELECT 1 FROM meta WHERE key = ?", (NEEDS_VACUUM,)).fetchone() is not None
 
 
-def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
+def start_redaction(db: Connection, redaction: Redaction, since: int) -> None:
     """Replaces the id of the client, and redacts its turns after round `since`."""
-    db.execute("PRAGMA secure_delete = ON")
+    db.execute(db.dialect.ERASE)
     db.execute("UPDATE clients SET id = ? WHERE row = ?", (redaction.name, redaction.row))
     forget_totals(db, redaction.row)
     _redact_turns(db, redaction, "AND round > ?", since)
     _store(db, [*pending_redactions(db), redaction])
 
 
-def continue_redaction(db: sqlite3.Connection) -> bool:
+def continue_redaction(db: Connection) -> bool:
     """Redacts the next turns, offers or events; returns whether anything is left to do."""
     pending = pending_redactions(db)
     if not pending:
         return False
     first, *others = pending
-    db.execute("PRAGMA secure_delete = ON")
+    db.execute(db.dialect.ERASE)
     updated: Redaction | None = first
     is_trimmed = not trim(db)  # rows that are no longer kept need not be redacted
     forget_totals(db, first.row)
@@ -118,18 +118,18 @@ def continue_redaction(db: sqlite3.Connection) -> bool:
     else:
         updated = _redact_events(db, first)
     _store(db, [*([] if updated is None else [updated]), *others])
-    db.execute("PRAGMA secure_delete = FAST")
+    db.execute(db.dialect.ERASE_LESS)
     return updated is not None or bool(others)
 
 
-def _store(db: sqlite3.Connection, redactions: Sequence[Redaction]) -> None:
+def _store(db: Connection, redactions: Sequence[Redaction]) -> None:
     text = json.dumps([asdict(redaction) for redaction in redactions])
     db.execute("DELETE FROM meta WHERE key = 'redactions'")
     if redactions:
         db.execute("INSERT INTO meta VALUES ('redactions', ?)", (text,))
 
 
-def _redact_turns(db: sqlite3.Connection, redaction: Redaction, which: str, *values: int) -> int:
+def _redact_turns(db: Connection, redaction: Redaction, which: str, *values: int) -> int:
     """Redacts some turns that have the old id; returns their number."""
     stored = db.execute(f"SELECT * FROM turns WHERE id = ? {which}", (redaction.client, *values)).fetchall()
     turns = [turn_from_row(row)[0] for row in stored]
@@ -152,7 +152,7 @@ def _redacted(turn: Turn, name: str) -> Turn:
     )
 
 
-def _drop_offers(db: sqlite3.Connection, redaction: Redaction) -> Redaction:
+def _drop_offers(db: Connection, redaction: Redaction) -> Redaction:
     """Deletes offers that contain the client: a selection cannot be repeated without its context."""
     query = "SELECT round, available FROM offers WHERE round > ? ORDER BY round LIMIT ?"
     stored = db.execute(query, (redaction.offers, BATCH)).fetchall()
@@ -162,7 +162,7 @@ def _drop_offers(db: sqlite3.Connection, redaction: Redaction) -> Redaction:
     return replace(redaction, offers=last, is_offer_left=len(stored) == BATCH)
 
 
-def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | None:
+def _redact_events(db: Connection, redaction: Redaction) -> Redaction | None:
     """Redacts the next events and computes their digests again; returns None after the last event."""
     boundary, old = redaction.boundary, bytes.fromhex(redaction.digest)
     query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
@@ -182,5 +182,5 @@ def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | 
     if boundary < last_event(db)[0]:
         return replace(redaction, boundary=boundary, digest=old.hex())
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, '1')", (NEEDS_VACUUM,))
+    put_meta(db, NEEDS_VACUUM, "1")
     return None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
 from turnout.storage.encoding.packing import parse_stored
+from turnout.storage.store import Connection, Location
 
 #: What reading a state of another form raises: its digest is right, so that another program, or a bug, has written it.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, StateError, TypeError, ValueError)
@@ -133,7 +132,7 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
             if fleet.apply_before(round, kind, data, availability):
                 return fleet
             apply_event(fleet, kind, data, availability)
-    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+    raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
 def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
@@ -144,7 +143,7 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
             apply_event(fleet, kind, data, availability)
             if kind in (CLOSE, FILL) and fleet.round == round:
                 return number, fleet
-    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+    raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
 def start_from(
@@ -265,7 +264,7 @@ def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: fl
 
 
 def resolve_features(
-    stored: Mapping[str, Any], features: Features | None, path: Path, amended_in: int | None = None
+    stored: Mapping[str, Any], features: Features | None, path: Location, amended_in: int | None = None
 ) -> Features:
     """Returns the features with which a fleet is opened.
 
@@ -355,7 +354,7 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
         raise unknown_event(kind)
 
 
-def _check_turns(db: sqlite3.Connection, closed: int, opened: OpenRound | None, late_window: int) -> None:
+def _check_turns(db: Connection, closed: int, opened: OpenRound | None, late_window: int) -> None:
     """Checks all turns that may still change against their checksums, and the rounds against each other."""
     newest = closed if opened is None else closed + 1
     turns = turns_since(db, closed - late_window)

@@ -23,14 +23,14 @@ answers      answers to requests of a service, stored in the transaction of what
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.live.turns.records import Turn
-from turnout.storage.files.database import FileKind, single_value
+from turnout.storage.store import Connection, StoreKind, single_value
 
-FLEET = FileKind(
+FLEET = StoreKind(
     "fleet",
     0x7475666C,  # "tufl", in ASCII
     1,
@@ -107,7 +107,7 @@ INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 KEEP_AVAILABILITY_UP_TO = 10_000
 
 
-def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
+def update_turns(db: Connection, turns: Sequence[Turn]) -> None:
     """Writes these turns in place of those of the same clients and rounds."""
     db.executemany(
         "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
@@ -122,12 +122,12 @@ def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
     )
 
 
-def meta_value(db: sqlite3.Connection, key: str) -> str:
+def meta_value(db: Connection, key: str) -> str:
     """Returns the value of a key in the table `meta`."""
     return str(single_value(db, "SELECT value FROM meta WHERE key = ?", key))
 
 
-def meta_count(db: sqlite3.Connection, key: str) -> int:
+def meta_count(db: Connection, key: str) -> int:
     """Returns the number under a key in the table `meta`."""
     value = meta_value(db, key)
     if not value.isdecimal():
@@ -135,7 +135,12 @@ def meta_count(db: sqlite3.Connection, key: str) -> int:
     return int(value)
 
 
-def corruption(db: sqlite3.Connection, problem: str) -> StoreError:
+def put_meta(db: Connection, key: str, value: str) -> None:
+    """Writes the value of a key in the table `meta`, whether it has one or not."""
+    db.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value))
+
+
+def corruption(db: Connection, problem: str) -> StoreError:
     """Returns the error that reports a damaged file."""
-    path = db.execute("PRAGMA database_list").fetchone()[2]
-    return StoreError(f"{path} is damaged ({problem}): restore it from a backup", damaged=path)
+    file = db.location if isinstance(db.location, Path) else None
+    return StoreError(f"{db.location} is damaged ({problem}): restore it from a backup", damaged=file)

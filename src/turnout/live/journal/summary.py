@@ -10,7 +10,6 @@ deleted some at a time; the turns among them are first added to the totals of th
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
@@ -20,11 +19,12 @@ import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.live.identifiers import LAST_ROUND
 from turnout.live.journal.schema import corruption
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
 from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
-from turnout.storage.files.database import single_value
+from turnout.storage.store import Connection, single_value
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
@@ -103,7 +103,7 @@ class FleetTotals:
         return turns
 
 
-def read_summary(db: sqlite3.Connection) -> Summary:
+def read_summary(db: Connection) -> Summary:
     """Returns the summary, without its state; raises StoreError if it does not match its digest."""
     stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
     if stored is None:
@@ -116,7 +116,7 @@ def read_summary(db: sqlite3.Connection) -> Summary:
     return Summary(event, round_, previous, int(content["clients"]), amendments, tuple(content["forgotten"]))
 
 
-def read_summary_state(db: sqlite3.Connection) -> dict[str, Any]:
+def read_summary_state(db: Connection) -> dict[str, Any]:
     """Returns the state of the summary, which must exist."""
     digest, data, data_digest = db.execute("SELECT digest, data, data_digest FROM summary").fetchone()
     if data_digest != digest_of(as_bytes(digest), "state", as_bytes(data)):
@@ -136,21 +136,21 @@ class SavedState(NamedTuple):
     state: dict[str, Any]
 
 
-def first_state(db: sqlite3.Connection) -> SavedState | None:
+def first_state(db: Connection) -> SavedState | None:
     """Returns the state at which the events that are kept begin: the summary; None if all events are kept."""
     event = read_summary(db).event
     return SavedState(event, read_summary_state(db)) if event else None
 
 
-def newest_state(db: sqlite3.Connection, before: int | None = None) -> SavedState | None:
+def newest_state(db: Connection, before: int | None = None) -> SavedState | None:
     """Returns the newest state that is stored: the last snapshot or, if there is none, the summary.
 
     Args:
         db: A connection to the file.
         before: Only states before this round was closed are of use.
     """
-    query = "SELECT seq, data, digest FROM snapshot WHERE ? IS NULL OR round < ? ORDER BY seq DESC LIMIT 1"
-    stored = db.execute(query, (before, before)).fetchone()
+    query = "SELECT seq, data, digest FROM snapshot WHERE round < ? ORDER BY seq DESC LIMIT 1"
+    stored = db.execute(query, (LAST_ROUND if before is None else before,)).fetchone()
     if stored is None:
         first = first_state(db)
         return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
@@ -160,21 +160,21 @@ def newest_state(db: sqlite3.Connection, before: int | None = None) -> SavedStat
     return SavedState(int(seq), unpack_snapshot(data))
 
 
-def has_all_availability(db: sqlite3.Connection) -> bool:
+def has_all_availability(db: Connection) -> bool:
     """Returns whether the availability of clients is stored for every closed round since the summary."""
     first = read_summary(db).event
     closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > ?", first)
     return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks WHERE seq > ?", first))
 
 
-def count_joined(db: sqlite3.Connection, event: int) -> int:
+def count_joined(db: Connection, event: int) -> int:
     """Returns how many clients had joined by this event, inclusive; by the summary, if the event is before it."""
     summary = read_summary(db)
     query = "SELECT data FROM events WHERE kind = 'join' AND seq > ? AND seq <= ?"
     return summary.clients + sum(len(parse_stored(data)) for (data,) in db.execute(query, (summary.event, event)))
 
 
-def last_event(db: sqlite3.Connection) -> tuple[int, bytes]:
+def last_event(db: Connection) -> tuple[int, bytes]:
     """Returns the number and the digest of the newest event; 0 and b"" before the first."""
     last = db.execute("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     if last is not None:
@@ -183,7 +183,7 @@ def last_event(db: sqlite3.Connection) -> tuple[int, bytes]:
     return summary.event, summary.digest
 
 
-def write_summary(db: sqlite3.Connection, event: int) -> None:
+def write_summary(db: Connection, event: int) -> None:
     """Makes the snapshot after event `event` the summary, and deletes older snapshots."""
     before = read_summary(db)
     query = "SELECT data, digest FROM snapshot WHERE seq = ?"
@@ -210,12 +210,12 @@ def write_summary(db: sqlite3.Connection, event: int) -> None:
     db.execute("DELETE FROM snapshot WHERE seq <= ?", (event,))
 
 
-def replace_summary_state(db: sqlite3.Connection, state: Mapping[str, Any]) -> None:
+def replace_summary_state(db: Connection, state: Mapping[str, Any]) -> None:
     """Replaces the state of the summary by one without a client that was forgotten."""
     _put(db, read_summary(db), pack_snapshot(state, compact=True))
 
 
-def _put(db: sqlite3.Connection, summary: Summary, data: bytes) -> None:
+def _put(db: Connection, summary: Summary, data: bytes) -> None:
     content = {
         "clients": summary.clients,
         "amendments": [(number, text.decode()) for number, text in summary.amendments],
@@ -237,7 +237,7 @@ def _header_digest(event: int, round: int, previous: bytes, notes: bytes) -> byt
 # Rows that are no longer kept
 
 
-def trim(db: sqlite3.Connection) -> bool:
+def trim(db: Connection) -> bool:
     """Deletes some rows from before the summary, and adds their turns to the totals; returns whether any are left."""
     summary = read_summary(db)
     if not summary.event:
@@ -257,23 +257,23 @@ def trim(db: sqlite3.Connection) -> bool:
     return events or masks or offers or is_turn_left
 
 
-def _end_of_batch(db: sqlite3.Connection, oldest: int) -> int:
+def _end_of_batch(db: Connection, oldest: int) -> int:
     """Returns the last round up to which one transaction deletes turns."""
     beyond = db.execute(f"SELECT round FROM turns ORDER BY round LIMIT 1 OFFSET {TURNS}").fetchone()
     enough = oldest + BATCH - 1 if beyond is None else int(beyond[0]) - 1
     return min(max(enough, oldest + 1), oldest + BATCH - 1)
 
 
-def _turns_until(db: sqlite3.Connection, round: int) -> Iterable[tuple[Any, ...]]:
+def _turns_until(db: Connection, round: int) -> Iterable[tuple[Any, ...]]:
     return db.execute("SELECT * FROM turns WHERE round <= ?", (round,))
 
 
-def _oldest(db: sqlite3.Connection, table: str, key: str) -> int | None:
+def _oldest(db: Connection, table: str, key: str) -> int | None:
     (oldest,) = db.execute(f"SELECT MIN({key}) FROM {table}").fetchone()
     return None if oldest is None else int(oldest)
 
 
-def delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> bool:
+def delete_oldest(db: Connection, table: str, key: str, last: int) -> bool:
     """Deletes some rows up to `last`; returns whether any are left."""
     oldest = _oldest(db, table, key)
     if oldest is None or oldest > last:
@@ -284,13 +284,14 @@ def delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> bo
     return oldest is not None and oldest <= last
 
 
-def _add_to_totals(db: sqlite3.Connection, turns: Iterable[Turn]) -> None:
+def _add_to_totals(db: Connection, turns: Iterable[Turn]) -> None:
     totals: dict[int, ClientTotals] = {}
     for turn in turns:
         before = totals.get(turn.row) or read_client_totals(db, turn.row) or ClientTotals(turn.row)
         totals[turn.row] = _with_turn(before, turn)
+    db.executemany("DELETE FROM totals WHERE row = ?", [(row,) for row in totals])
     db.executemany(
-        "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(*astuple(entry), entry.checksum) for entry in totals.values()],
     )
 
@@ -304,13 +305,13 @@ def _with_turn(totals: ClientTotals, turn: Turn) -> ClientTotals:
     return replace(totals, **count, seconds=totals.seconds + seconds, last_round=last)
 
 
-def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
+def read_client_totals(db: Connection, row: int) -> ClientTotals | None:
     """Returns the totals of one client; None if all its turns are kept."""
     stored = db.execute("SELECT * FROM totals WHERE row = ?", (row,)).fetchone()
     return None if stored is None else _checked(stored)
 
 
-def read_totals(db: sqlite3.Connection, clients: int | None = None) -> FleetTotals:
+def read_totals(db: Connection, clients: int | None = None) -> FleetTotals:
     """Returns the turns before the summary, whether their rows are deleted already or not.
 
     Args:
@@ -334,7 +335,7 @@ def read_totals(db: sqlite3.Connection, clients: int | None = None) -> FleetTota
     return FleetTotals(counts, seconds, last_round)
 
 
-def forget_totals(db: sqlite3.Connection, row: int) -> None:
+def forget_totals(db: Connection, row: int) -> None:
     """Removes the times of a client from its totals; the number of its turns is part of the certificate."""
     totals = read_client_totals(db, row)
     if totals is not None:

@@ -6,7 +6,6 @@ They take a connection inside a transaction, so that one transaction can make se
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from turnout.live.turns.records import RecordedOffer, Turn, digest_of, offer_dig
 from turnout.live.turns.rounds.records import OpenRound, unpack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, unpack_running_turn
 from turnout.storage.encoding.packing import parse_stored
-from turnout.storage.files.database import single_value
+from turnout.storage.store import Connection, single_value
 
 #: The columns of a turn; whether it is open; and the clients that are being forgotten, so that this needs no query.
 _TURNS = (
@@ -28,12 +27,12 @@ _TURNS = (
 )
 
 
-def read_unit(db: sqlite3.Connection) -> TimeUnit:
+def read_unit(db: Connection) -> TimeUnit:
     """Returns what the numbers of turns count."""
     return TimeUnit.of(parse_stored(meta_value(db, "settings")).get("concurrency"))
 
 
-def turns_where(db: sqlite3.Connection, condition: str, *values: Any) -> list[Turn]:
+def turns_where(db: Connection, condition: str, *values: Any) -> list[Turn]:
     """Returns the turns that fulfil a condition in SQL, without what forgotten clients reported.
 
     Raises:
@@ -42,7 +41,7 @@ def turns_where(db: sqlite3.Connection, condition: str, *values: Any) -> list[Tu
     return [turn for turn, _ in _decoded(db, db.execute(f"{_TURNS} WHERE {condition}", values))]
 
 
-def find_turn(db: sqlite3.Connection, client: str, round: int | None = None) -> tuple[Turn, bool] | None:
+def find_turn(db: Connection, client: str, round: int | None = None) -> tuple[Turn, bool] | None:
     """Returns the turn of a client in a round, by default its newest, and whether it is open; None without one."""
     if round is None:
         stored = db.execute(f"{_TURNS} WHERE t.id = ? ORDER BY t.round DESC LIMIT 1", (client,))
@@ -51,19 +50,18 @@ def find_turn(db: sqlite3.Connection, client: str, round: int | None = None) -> 
     return next(iter(_decoded(db, stored)), None)
 
 
-def open_turns_of(db: sqlite3.Connection, clients: Sequence[str]) -> dict[str, Turn]:
+def open_turns_of(db: Connection, clients: Sequence[str]) -> dict[str, Turn]:
     """Returns the turns of these clients in the open round, by id; clients without one are missing."""
     opened = "(SELECT MIN(round) FROM open_round)"
-    named = "t.id IN (SELECT value FROM json_each(?))"
-    query = f"{_TURNS} INDEXED BY turns_by_id WHERE t.round = {opened} AND {named}"
+    query = f"{_TURNS} {db.dialect.BY_ID} WHERE t.round = {opened} AND t.id {db.dialect.IN_LIST}"
     stored = db.execute(query, (json.dumps(clients, ensure_ascii=False),))
     return {turn.id: turn for turn, _ in _decoded(db, stored)}
 
 
-def turns_since(db: sqlite3.Connection, round: int) -> list[Turn]:
+def turns_since(db: Connection, round: int) -> list[Turn]:
     """Returns all turns after a round, and checks that the index by id contains each of them."""
     indexed = (
-        "SELECT COUNT(*) FROM turns t WHERE round > ? AND EXISTS (SELECT 1 FROM turns u INDEXED BY turns_by_id "
+        f"SELECT COUNT(*) FROM turns t WHERE round > ? AND EXISTS (SELECT 1 FROM turns u {db.dialect.BY_ID} "
         "WHERE u.id = t.id AND u.round = t.round AND u.row = t.row)"
     )
     turns = turns_where(db, "t.round > ? ORDER BY t.round, t.row", round)
@@ -72,7 +70,7 @@ def turns_since(db: sqlite3.Connection, round: int) -> list[Turn]:
     return turns
 
 
-def _decoded(db: sqlite3.Connection, stored: Any) -> list[tuple[Turn, bool]]:
+def _decoded(db: Connection, stored: Any) -> list[tuple[Turn, bool]]:
     turns: list[tuple[Turn, bool]] = []
     pending: list[Redaction] = []
     for *row, is_open, redactions in stored.fetchall():
@@ -90,7 +88,7 @@ def _decoded(db: sqlite3.Connection, stored: Any) -> list[tuple[Turn, bool]]:
 # What is open
 
 
-def read_open_round(db: sqlite3.Connection) -> OpenRound | None:
+def read_open_round(db: Connection) -> OpenRound | None:
     """Returns the open round, or None if no round is open."""
     stored = db.execute("SELECT round, data, digest FROM open_round").fetchone()
     if stored is None:
@@ -101,7 +99,7 @@ def read_open_round(db: sqlite3.Connection) -> OpenRound | None:
     return unpack_open(data)
 
 
-def read_running_turns(db: sqlite3.Connection) -> dict[int, RunningTurnRecord]:
+def read_running_turns(db: Connection) -> dict[int, RunningTurnRecord]:
     """Returns the running turns of a fleet without rounds, by decision."""
     running_turns = {}
     for number, data, digest in db.execute("SELECT round, data, digest FROM open_round ORDER BY round").fetchall():
@@ -114,12 +112,12 @@ def read_running_turns(db: sqlite3.Connection) -> dict[int, RunningTurnRecord]:
 # Offers
 
 
-def rounds_with_offers(db: sqlite3.Connection) -> list[int]:
+def rounds_with_offers(db: Connection) -> list[int]:
     """Returns the rounds whose offers are recorded."""
     return [int(number) for (number,) in db.execute("SELECT round FROM offers ORDER BY round")]
 
 
-def read_offer(db: sqlite3.Connection, round: int) -> RecordedOffer | None:
+def read_offer(db: Connection, round: int) -> RecordedOffer | None:
     """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
     stored = db.execute("SELECT available, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
     if stored is None or is_offer_dropped(pending_redactions(db), round, stored[0]):
@@ -130,7 +128,7 @@ def read_offer(db: sqlite3.Connection, round: int) -> RecordedOffer | None:
     return unpack_offer(data, available)
 
 
-def read_offer_of_decision(db: sqlite3.Connection, decision: int) -> RecordedOffer | None:
+def read_offer_of_decision(db: Connection, decision: int) -> RecordedOffer | None:
     """Returns the offer of a decision about one slot, or None if it is not recorded.
 
     Several slots may be filled at once: only the offer of the first is recorded, and those that were given a turn

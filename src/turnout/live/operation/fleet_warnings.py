@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from turnout.live.operation.notices import infeasible_notice, promise_notice
 from turnout.live.reporter import Outcome
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import LARGE_FLEET
 from turnout.live.turns.state import Fleet
 from turnout.log import get_log
+from turnout.storage.store import Location
 
 log = get_log("turnout.live")
 
@@ -17,7 +16,7 @@ log = get_log("turnout.live")
 class FleetWarnings:
     """Remembers which problems of a fleet the log states already; `path` is its file, which the log names."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self._path = path
         self._is_broken = self._is_infeasible = self._is_unit_questioned = False
         self._judged_clients = self._round = 0

@@ -11,7 +11,7 @@ from typing import Any
 from turnout.live.journal.file_metrics import WriterMetrics
 from turnout.live.journal.replay import FleetState
 from turnout.live.turns.records import Turn
-from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SchedulerMetrics:
         return asdict(self)
 
 
-def metrics_of(file: StoreFile, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
+def metrics_of(file: Store[Any], memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
     """Computes the figures.
 
     Args:
@@ -76,7 +76,7 @@ def metrics_of(file: StoreFile, memory: FleetState, turns: Sequence[Turn], refus
         commit_seconds_median=of_writer.commit_seconds_median,
         commit_seconds_largest=of_writer.commit_seconds_largest,
         log_bytes=file.log_bytes,
-        file_bytes=file.path.stat().st_size,
+        file_bytes=file.bytes,
         snapshot_age_rounds=memory.unsaved,
         refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
@@ -85,7 +85,7 @@ def metrics_of(file: StoreFile, memory: FleetState, turns: Sequence[Turn], refus
     )
 
 
-def writer_metrics(file: StoreFile, refused: int) -> WriterMetrics:
+def writer_metrics(file: Store[Any], refused: int) -> WriterMetrics:
     """Returns the figures that this process stores about itself."""
     times = file.commit_times
     return WriterMetrics(median(times) if times else None, max(times, default=None), refused)

@@ -78,7 +78,7 @@ def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: F
     with journal.reading() as db:
         is_computable = has_all_availability(db)
     if not is_computable:  # a large fleet: one of its snapshots becomes the summary in time
-        log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.path, last)
+        log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.location, last)
         return
     event, fleet = load_after(journal, settings, features, last)
     state = FleetState(fleet, None, 0).state(with_contexts=settings.persist_statuses)

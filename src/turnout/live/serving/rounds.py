@@ -58,7 +58,7 @@ class RoundServer(TurnServer):
         log.event(
             logging.INFO,
             "choose",
-            fleet=session.path.name,
+            fleet=session.location.name,
             round=opened.round,
             available=int(np.count_nonzero(opened.available)),
             chosen=len(opened.rows),
@@ -119,7 +119,7 @@ class RoundServer(TurnServer):
             if is_persisted:
                 _settle(memory, fleet, closed, report)
         counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
-        log.event(logging.INFO, "close", fleet=session.path.name, round=closed.round, **counts)
+        log.event(logging.INFO, "close", fleet=session.location.name, round=closed.round, **counts)
         session.warnings.after_round(session.fleet, session.settings)
         if memory.unsaved >= SNAPSHOT_EVERY:
             try:

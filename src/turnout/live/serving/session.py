@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError, StoreError
@@ -29,6 +28,8 @@ from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.state import Fleet, row_of
 from turnout.log import get_log
+from turnout.storage.opening import store_exists
+from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.tracking import GuardedTracker, Tracker
@@ -60,16 +61,16 @@ class FleetSession:
         self.lock = threading.RLock()
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._is_changing = False
-        self.warnings = FleetWarnings(journal.path)
+        self.warnings = FleetWarnings(journal.location)
         self.refused = 0
         self.is_grouping = False
         self.owes_snapshot = False  # whether a call of a group has left its snapshot to the end of the group
         self.tracker: GuardedTracker | None = None
 
     @property
-    def path(self) -> Path:
-        """The file of the fleet."""
-        return self.journal.path
+    def location(self) -> Location:
+        """The file of the fleet, or its address in a database."""
+        return self.journal.location
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -98,7 +99,9 @@ class FleetSession:
     def _load(self) -> FleetState:
         if self._loaded is None:
             if self.owes_snapshot:  # the events of the group alone do not contain what was learned from statuses
-                raise InterruptedGroupError(f"a call failed while a group of changes of {self.path} was written: retry")
+                raise InterruptedGroupError(
+                    f"a call failed while a group of changes of {self.location} was written: retry"
+                )
             self.journal.reset()
             stored = self.journal.settings  # an amendment may have been interrupted after it was written
             self._settings = SchedulerSettings.from_dict(stored)
@@ -148,7 +151,7 @@ class FleetSession:
     def row(self, client: str) -> int:
         """Returns the row of a client; raises ReportError if there is none."""
         with self.lock:
-            return row_of(self.fleet, client, self.path)
+            return row_of(self.fleet, client, self.location)
 
     def new_ids(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
         """Returns the ids that are not in the fleet yet, without duplicates; raises OfferError if one is no id."""
@@ -235,11 +238,11 @@ class FleetSession:
             is_new = record(self.journal, outcomes, self.settings.late_turns)
         except ReportError as error:
             self.refused += 1
-            log.event(logging.INFO, "refuse", fleet=self.path.name, error=str(error))
+            log.event(logging.INFO, "refuse", fleet=self.location.name, error=str(error))
             raise
         for outcome, new in zip(outcomes, is_new, strict=True):
             result = {"why": outcome.why} if outcome.seconds is None else {"seconds": outcome.seconds}
-            log.event(logging.DEBUG, "report", fleet=self.path.name, client=outcome.client, **result, new=new)
+            log.event(logging.DEBUG, "report", fleet=self.location.name, client=outcome.client, **result, new=new)
             self.warnings.question_unit(outcome, self.settings.deadline)
         return is_new
 
@@ -308,7 +311,7 @@ class FleetSession:
             with self.journal.writing() as changes:
                 write_amendment(changes, amendment)
             self._settings, self._features = settings, features
-        log.info("%s: %s", self.path, amendment.sentence())
+        log.info("%s: %s", self.location, amendment.sentence())
         self.warnings.after_change(self.fleet)
 
     # Upkeep
@@ -346,8 +349,8 @@ class FleetSession:
             if tracker is not None:
                 from turnout.tracking import open_tracker
 
-                settings = {"fleet": str(self.path), **self.settings.to_dict()}
-                self.tracker = open_tracker(tracker, run=self.path.stem, settings=settings)
+                settings = {"fleet": str(self.location), **self.settings.to_dict()}
+                self.tracker = open_tracker(tracker, run=self.location.stem, settings=settings)
 
     def close(self) -> None:
         """Closes the file and the tracker; everything is already on disk, except what a large fleet has learned."""
@@ -355,7 +358,7 @@ class FleetSession:
             if self._loaded is not None and self._loaded.unsaved and not self._settings.persist_statuses:
                 self._write_snapshot()
         except StoreError as error:
-            log.warning("%s: what was learned from the last turns is not stored: %s", self.path, error)
+            log.warning("%s: what was learned from the last turns is not stored: %s", self.location, error)
         finally:
             self.journal.close()
         if self.tracker is not None:
@@ -374,10 +377,10 @@ class FleetSession:
 
 
 def open_session(
-    path: Path, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
+    path: Location, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
 ) -> FleetSession:
     """Opens the fleet at `path`, or creates one; the arguments are those of `Scheduler.open`."""
-    if not path.exists():
+    if not store_exists(path):
         _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
     journal = Journal(path, **modes)
     try:
@@ -392,7 +395,7 @@ def open_session(
         raise
 
 
-def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:
+def _create(path: Location, settings: SchedulerSettings, features: Features) -> None:
     """Creates the file of a fleet, after checking that its policy can be built."""
     check_new_policy(settings, features)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})

@@ -169,7 +169,7 @@ class SlotServer(TurnServer):
         log.event(
             logging.INFO,
             "fill",
-            fleet=session.path.name,
+            fleet=session.location.name,
             decision=session.fleet.round,
             given=len(filled.running_turns),
             ended=len(filled.event.ended),

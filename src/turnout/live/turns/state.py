@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from turnout.live.turns.pending import PendingArrivals
 from turnout.live.turns.records import LateTimes, has_context
 from turnout.live.turns.reliability import backoff_rounds
 from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.policies.explain.explanation import SelectionOutcome
@@ -392,7 +392,7 @@ class Fleet(ABC):
         return False
 
 
-def row_of(fleet: Fleet, client: object, path: Path) -> int:
+def row_of(fleet: Fleet, client: object, path: Location) -> int:
     """Returns the row of a client of the fleet at `path`; raises ReportError if there is none."""
     row = fleet.rows.get(client) if isinstance(client, str) else None
     if row is None:

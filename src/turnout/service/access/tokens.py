@@ -1,6 +1,6 @@
 """Access tokens of a fleet: who may call the service, and in which role.
 
-They are in the file of the fleet, which contains only digests of the secrets. A secret has 256 random bits, so nobody
+They are in the fleet, which contains only digests of the secrets. A secret has 256 random bits, so nobody
 can find it by trying, and a fast digest is as good as a slow one.
 """
 
@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from turnout.closing import Closable
 from turnout.errors import SettingError, StoreError, suggestion
@@ -28,7 +28,9 @@ from turnout.live._internals import (
     note_tokens_changed,
     tokens_version,
 )
-from turnout.storage.files.storefile import StoreFile
+from turnout.storage.address import DatabaseAddress
+from turnout.storage.opening import open_store, store_exists
+from turnout.storage.store import Location
 from turnout.web.access import ROLES, Role
 
 PREFIX = "turnout"
@@ -43,6 +45,8 @@ MAX_DAYS = 36_525.0
 MAX_AT_ONCE = 10_000
 #: How long looking up a token may wait for other processes, in seconds.
 WAIT_SECONDS = 1.0
+#: How often it is looked whether tokens in a database have changed, in seconds.
+WATCH_SECONDS = 0.5
 #: The most tokens that are kept in memory, each about 500 bytes; beyond it, all are read again.
 MAX_KNOWN = 50_000
 _COLUMNS = "id, role, client, label, created, expires, revoked"
@@ -97,23 +101,25 @@ class FleetTokens(Closable):
     A change takes effect with the next request of a running service. Any process may change them at any time.
 
     Args:
-        fleet: The file of the fleet.
+        fleet: The file of the fleet, or its address in a database.
         read_only: Whether tokens are only looked up; there must be some then.
     """
 
-    def __init__(self, fleet: Path, *, read_only: bool = False) -> None:
-        if not fleet.is_file():
+    def __init__(self, fleet: Location, *, read_only: bool = False) -> None:
+        if not store_exists(fleet):
             raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
         self.fleet = fleet
-        self._file = StoreFile(fleet, FLEET, "read" if read_only else "report")
+        self._file = open_store(fleet, FLEET, "read" if read_only else "report")
+        self._watch: _Watch | None = None
         # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
         self._known: dict[bytes, Token] = {}
         self._changes = self._version = -1
         self._is_checked = False
         try:
             if read_only:  # the requests of all fleets wait meanwhile
-                self._file.connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
+                self._file.wait_at_most(WAIT_SECONDS)
                 self._require()
+                self._watch = _Watch(fleet) if isinstance(fleet, DatabaseAddress) else None
         except BaseException:
             self.close()
             raise
@@ -194,8 +200,13 @@ class FleetTokens(Closable):
         """Returns the token with this text from the file."""
         prefix, _, rest = text[:MAX_TOKEN].partition("_")
         id_, _, secret = rest.partition("_")
-        with self._file.reading() as db:
-            row = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
+        try:
+            with self._file.reading() as db:
+                row = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
+        except StoreError as error:
+            if self._watch is not None:
+                self._watch.problem = error  # the next requests need not wait to learn it
+            raise
         is_equal = hmac.compare_digest(digest, _NO_DIGEST if row is None else row[0])
         if row is None or not is_equal or prefix != PREFIX or not secret:
             return None
@@ -210,6 +221,11 @@ class FleetTokens(Closable):
         The file is looked at once in each pass of the event loop: requests that are handled in the same pass had
         arrived before it began.
         """
+        if self._watch is not None:
+            if self._watch.version() != self._version:
+                self._known.clear()
+                self._version = self._watch.version()
+            return
         if self._is_checked:
             return
         changes = self._file.changes
@@ -228,12 +244,53 @@ class FleetTokens(Closable):
 
     def close(self) -> None:
         """Closes the file."""
+        if self._watch is not None:
+            self._watch.stop()
         self._file.close()
 
     def _require(self) -> None:
         with self._file.reading() as db:
             if not has_tokens(db):
                 raise StoreError(f"{self.fleet} has no tokens: create one first", argument="token")
+
+
+class _Watch:
+    """Looks in a thread whether tokens in a database have changed, so that no request waits until it can be reached.
+
+    A change takes effect within a second.
+    """
+
+    def __init__(self, fleet: DatabaseAddress) -> None:
+        self.problem: StoreError | None = None  # why the database cannot be read now
+        self._store, self._version = open_store(fleet, FLEET, "read"), 0
+        self._store.wait_at_most(WAIT_SECONDS)
+        self._read()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="turnout-tokens", daemon=True)
+        self._thread.start()
+
+    def version(self) -> int:
+        """Returns a number that increases with every change; raises StoreError while the database cannot be read."""
+        if self.problem is not None:
+            raise self.problem
+        return self._version
+
+    def _read(self) -> None:
+        try:
+            with self._store.reading() as db:
+                self._version, self.problem = tokens_version(db), None
+        except StoreError as error:
+            self.problem = error
+
+    def _run(self) -> None:
+        while not self._stopped.wait(WATCH_SECONDS):
+            self._read()
+
+    def stop(self) -> None:
+        """Stops looking."""
+        self._stopped.set()
+        self._thread.join()
+        self._store.close()
 
 
 def as_date(seconds: float | None) -> str:

@@ -15,7 +15,7 @@ from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
 from turnout.service.answers import open_round_to_dict, round_to_dict, settings_to_dict, turn_to_dict
-from turnout.service.calls import Answer, as_json
+from turnout.service.calls import Answer
 from turnout.service.errors import AmendedError, ClosedRoundError, DeniedError, OtherRoundError, code_of
 from turnout.service.routes.routing import FLEET, OPERATORS, REPORTERS, ROUND, SERVERS, Resource, caller_of
 from turnout.web.access import Caller
@@ -106,7 +106,7 @@ def _chosen(scheduler: Scheduler, offered: FleetStatus | Mapping[str, Any] | Seq
 
 def _stored(scheduler: Scheduler, answer: StoredAnswer | None, data: Mapping[str, Any]) -> str:
     """Stores what a stepped change answers so far, if the request has a key, and returns it as JSON."""
-    text = as_json(data)
+    text = Answer(data).text
     if answer is not None:
         internals.session_of(scheduler).store_answer(replace(answer, answer=text))
     return text

@@ -8,8 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.storage.files.database import FileKind, temporary_database, translate_sqlite_errors
+from turnout.storage.files.database import StoreConnection, temporary_database, translate_sqlite_errors
 from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import StoreKind
 
 #: The number of pages that are copied at a time.
 PAGES = 2000
@@ -18,9 +19,9 @@ PAGES = 2000
 def back_up(
     path: Path,
     copy: Path,
-    kind: FileKind,
+    kind: StoreKind,
     progress: Callable[[int, int], None] = lambda *_: None,
-    check: Callable[[sqlite3.Connection], None] = lambda _: None,
+    check: Callable[[StoreConnection], None] = lambda _: None,
 ) -> None:
     """Writes a complete copy of a store, with everything that is still in its log; other processes may go on writing.
 
@@ -43,7 +44,7 @@ def back_up(
         source.reading() as db,
         _naming(copy),
         temporary_database(copy) as temporary,
-        closing(sqlite3.connect(temporary, isolation_level=None)) as target,
+        closing(sqlite3.connect(temporary, isolation_level=None, factory=StoreConnection)) as target,
     ):
         db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         db.backup(target, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))

@@ -8,15 +8,15 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge
 from turnout.storage.files.holders import writing_processes
 from turnout.storage.files.identify import KINDS, SQLITE_MAGIC, describe_file
 from turnout.storage.files.system import sync_file, sync_folder
+from turnout.storage.store import META, StoreKind
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
@@ -32,17 +32,18 @@ MIN_DATABASE = 512
 READER_VERSION = 19
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """A kind of SQLite file: its name in messages, its application id, the version of its format and its schema."""
+class SQLite:
+    """The parts of queries as SQLite has them; `storage.store.Dialect` says what they do."""
 
-    name: str
-    application_id: int
-    format: int
-    schema: str
+    ADD_CLIENTS = "INSERT INTO clients SELECT ? + key, value FROM json_each(?)"
+    JOINED_IDS = "GROUP_CONCAT(id, '\x1f')"  # a constant, because SQLite takes twice as long with a parameter
+    IN_LIST = "IN (SELECT value FROM json_each(?))"
+    BY_ID = "INDEXED BY turns_by_id"
+    COUNT_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE name = ?"
+    ERASE, ERASE_LESS = "PRAGMA secure_delete = ON", "PRAGMA secure_delete = FAST"
 
 
-RUNS = FileKind(
+RUNS = StoreKind(
     "store",
     0x7475726E,  # "turn", in ASCII
     1,
@@ -71,10 +72,6 @@ CREATE TABLE snapshots (
 )
 
 
-#: The table of single values that every kind of store has.
-META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
-
-
 def new_counters() -> dict[str, str]:
     """Returns the values of `meta` with which a new file counts its commits.
 
@@ -85,7 +82,7 @@ def new_counters() -> dict[str, str]:
     return {"file_id": secrets.token_hex(8), "commits": "0", "in_use": "0"}
 
 
-def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection], None] | None = None) -> None:
+def create(path: Path, kind: StoreKind = RUNS, fill: Callable[[StoreConnection], None] | None = None) -> None:
     """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete.
 
     The caller holds the lock of the writer.
@@ -131,7 +128,7 @@ def temporary_database(path: Path) -> Iterator[Path]:
         remove()
 
 
-def connect(path: Path, kind: FileKind = RUNS, mode: Literal["check", "read", "write"] = "write") -> StoreConnection:
+def connect(path: Path, kind: StoreKind = RUNS, mode: Literal["check", "read", "write"] = "write") -> StoreConnection:
     """Opens a connection and checks that the file is of this kind and format."""
     if mode == "write":
         connection = _connect(path, mode="rw")
@@ -234,8 +231,14 @@ class StoreConnection(sqlite3.Connection):
         stamp: That of a file which is read without its log, and so must not change; None for all others.
     """
 
+    dialect = SQLite()
     token: object = None
     stamp: tuple[int, ...] | None = None
+
+    @property
+    def location(self) -> Path:
+        """The file."""
+        return Path(self.execute("PRAGMA database_list").fetchone()[2])
 
     def begin(self, statement: str) -> object:
         """Begins a transaction with a statement; returns its token."""
@@ -278,7 +281,7 @@ def _sync_every_commit(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def _check_kind(connection: sqlite3.Connection, path: Path, kind: StoreKind) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (size := path.stat().st_size) < MIN_DATABASE:
@@ -347,14 +350,6 @@ def file_stamp(path: Path) -> tuple[int, ...]:
     """Returns numbers that change when a file is written."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:
-    """Returns the only value that a query finds."""
-    row = db.execute(query, values).fetchone()
-    if row is None:
-        raise StoreError(f"the file is damaged ({query} finds nothing): restore it from a backup")
-    return row[0]
 
 
 def _with_suffix(path: Path, suffix: str) -> Path:

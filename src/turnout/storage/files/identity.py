@@ -14,8 +14,9 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged, states_commit
-from turnout.storage.files.database import StoreConnection, log_path, single_value
+from turnout.storage.files.database import StoreConnection, log_path
 from turnout.storage.files.identify import connect_immutable
+from turnout.storage.store import single_value
 
 #: For how long a file that looks overwritten must stay as it is until it is refused, in seconds: another process may be
 #: moving the log into it, or have been stopped while it did so.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -17,30 +15,26 @@ from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_p
 from turnout.storage.files.database import (
     TAKEOVER_WAIT_SECONDS,
     WAIT_SECONDS,
-    FileKind,
     StoreConnection,
     check_integrity,
     connect,
     is_current,
     log_path,
-    single_value,
     transaction,
     translate_sqlite_errors,
 )
 from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
-from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.lock import WriterLock, running_writer
 from turnout.storage.files.system import sync_file, sync_folder
+from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.lab")
 
-Access = Literal["read", "report", "write"]
-#: The number of times of commits that are kept.
-KEPT_TIMES = 1000
 #: How long closing waits for other processes, in seconds.
 CLOSE_WAIT_SECONDS = 1.0
 
 
-class StoreFile:
+class StoreFile(Store[StoreConnection]):
     """A connection to a file that counts its commits.
 
     Every write transaction increases a counter in the file. When it is committed, the lock file beside the store
@@ -61,140 +55,62 @@ class StoreFile:
     def __init__(
         self,
         path: Path,
-        kind: FileKind,
+        kind: StoreKind,
         access: Access,
         *,
         takeover: bool = False,
         accept_older: bool = False,
         thoroughly: bool = False,
-        claim: Callable[[sqlite3.Connection], None] = lambda _: None,
+        claim: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         path = path.resolve()
-        self.path, self.access, self._kind = path, access, kind
+        super().__init__(path, access)
+        self.path, self._kind = path, kind
         self._claim = claim
-        #: Called in every write transaction; it raises an error if this process must not write any more.
-        self.guard: Callable[[], None] = lambda: None
-        self._process = os.getpid()
         self._lock: WriterLock | None = None
-        self._connection: StoreConnection | None = None
         self._identity: FileIdentity | None = None  # of a file that is written
         self._is_marked = self._clears_mark = False
-        self._group: object = None  # the token of the transaction that a group shares
-        self._part: object = None  # the `writing` block of a group that has begun and not ended
-        #: The seconds that the newest commits of this process took.
-        self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
-            with translate_sqlite_errors(path):
+            with self.translating():
                 self._open(takeover, accept_older, thoroughly)
         except BaseException:
             self.close()
             raise
 
-    # Transactions
+    has_fence = False
 
     @property
     def connection(self) -> StoreConnection:
         """The connection; raises StoreError if the file was closed, or opened by another process."""
-        if self._connection is None:
-            raise StoreError(f"{self.path} was closed: open it again")
-        if os.getpid() != self._process:
-            raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
-        db = self._connection
+        db = super().connection
         if not db.in_transaction and not is_current(db, self.path):
             db.close()  # the file system can be written elsewhere
-            self._connection = connect(self.path, self._kind, "read")
-        return self._connection
+            db = self._connection = connect(self.path, self._kind, "read")
+        return db
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Opens a read transaction, in which all queries see one state of the file; it may be nested."""
-        with translate_sqlite_errors(self.path):
-            db = self.connection
-            if db.in_transaction:
-                yield db
-                return
-            token = db.begin("BEGIN")
-            try:
-                yield db
-            finally:
-                if db.owns(token):
-                    db.execute("ROLLBACK")
+    def translating(self) -> AbstractContextManager[None]:
+        """Opens a block in which errors of SQLite and of the file system become StoreErrors that state what to do."""
+        return translate_sqlite_errors(self.path)
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Opens a write transaction; when the block ends, its changes are on disk and acknowledged.
-
-        Inside a group, it is a part of the transaction of the group: if the block fails, only this part is undone.
-        """
-        with translate_sqlite_errors(self.path):
-            db = self._writable()
-            if self._group is not None:
-                with self._writing_part(db):
-                    yield db
-                return
-            with self._committing(db):
-                yield db
-
-    @contextmanager
-    def grouping(self) -> Iterator[None]:
-        """Opens a write transaction that all `writing` blocks inside share: it is committed when this block ends.
-
-        If this block is left by an exception, or the commit fails, nothing of it is stored. A block without changes
-        costs no flush to disk.
-        """
-        if self._group is not None:
-            raise StoreError(f"a group of changes of {self.path} is open already: end it first")
-        with translate_sqlite_errors(self.path):
-            db = self._writable()
-            with self._committing(db, unless_empty=True):
-                self._group, self._part = db.token, None
-                try:
-                    yield
-                    self._check_group(db)
-                finally:
-                    self._group = None
-
-    @contextmanager
-    def _committing(self, db: StoreConnection, *, unless_empty: bool = False) -> Iterator[None]:
-        """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
-        newest, before = None, db.total_changes
-        with transaction(db):
-            self._check_same_file(db)
-            self.guard()
-            yield
-            if not unless_empty or db.total_changes != before:
-                self._check_same_file(db)  # again: a commit may move the log into the file
-                newest = self._count_commit(db)
-            start = time.perf_counter()
-        if newest is not None:
-            self._acknowledge(db, newest)
-            self.commit_times.append(time.perf_counter() - start)
-
-    @contextmanager
-    def _writing_part(self, db: StoreConnection) -> Iterator[None]:
-        self._check_group(db)
-        part = self._part = object()
-        db.execute("SAVEPOINT part")
+    def _begin(self, access: Literal["read", "write"]) -> tuple[StoreConnection, object]:
+        db = self.connection
+        if access == "read":
+            return db, db.begin("BEGIN")
+        if db.in_transaction:  # an interrupted call has left it open
+            db.execute("ROLLBACK")
+        token = db.begin("BEGIN IMMEDIATE")
         try:
-            yield
+            self._check_same_file(db)
         except BaseException:
-            if db.owns(self._group):  # a full disk makes SQLite undo the whole transaction
-                db.execute("ROLLBACK TO part")
-                db.execute("RELEASE part")
-                self._part = None
+            db.execute("ROLLBACK")
             raise
-        if self._part is not part or not db.owns(self._group):
-            raise self._lost_group()
-        db.execute("RELEASE part")
-        self._part = None
+        return db, token
 
-    def _check_group(self, db: StoreConnection) -> None:
-        """Raises StoreError if a part was neither stored nor undone, or if SQLite has undone the transaction."""
-        if self._part is not None or not db.owns(self._group):
-            raise self._lost_group()
-
-    def _lost_group(self) -> StoreError:
-        return StoreError(f"a group of changes of {self.path} was interrupted, and nothing of it was stored: retry")
+    def _commit(self, db: StoreConnection) -> None:
+        self._check_same_file(db)  # again: a commit may move the log into the file
+        newest = self._count_commit(db)
+        db.execute("COMMIT")
+        self._acknowledge(db, newest)
 
     @property
     def is_in_place(self) -> bool:
@@ -212,6 +128,11 @@ class StoreFile:
             return newest_commit(db).commits
 
     @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return self.path.stat().st_size
+
+    @property
     def log_bytes(self) -> int:
         """The size of the write-ahead log."""
         log_file = log_path(self.path)
@@ -220,30 +141,30 @@ class StoreFile:
     @property
     def changes(self) -> int:
         """A number that changes whenever another connection has written to the file."""
-        with translate_sqlite_errors(self.path):
+        with self.translating():
             return int(single_value(self.connection, "PRAGMA data_version"))
 
-    def vacuum(self) -> None:
+    @property
+    def writer(self) -> str | None:
+        """The process that writes the file now; None if there is none, or it was killed."""
+        return running_writer(self.path)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Sets how long a transaction waits for other processes."""
+        self.connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+    def vacuum(self) -> bool:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
-        with translate_sqlite_errors(self.path):
-            self._writable().execute("VACUUM")
+        with self.translating():
+            self._require_writable()
+            self.connection.execute("VACUUM")
         self.checkpoint()  # VACUUM leaves the new content in the write-ahead log
+        return True
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file and truncates it, so that no deleted data remains in the log."""
-        with translate_sqlite_errors(self.path):
+        with self.translating():
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _writable(self) -> StoreConnection:
-        if self.access == "read":
-            raise StoreError(f"{self.path} was opened read-only: open it without read_only=True to write")
-        return self.connection
-
-    def roll_back(self) -> None:
-        """Ends a transaction that an interrupted call has left open; a group goes on, and undoes its failed parts."""
-        db = self.connection
-        if db.in_transaction and self._group is None:
-            db.execute("ROLLBACK")
 
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
@@ -290,10 +211,9 @@ class StoreFile:
             self._connection = connect(self.path, self._kind, "read" if self.access == "read" else "write")
         check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
-            wait = TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS
-            self._connection.execute(f"PRAGMA busy_timeout = {wait * 1000:.0f}")
+            self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS)
             self._start_counting(self._connection, accept_older)
-            self._connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
+            self.wait_at_most(WAIT_SECONDS)
             if self._lock is not None:
                 self._lock.confirm_takeover()
         elif self.access == "report":

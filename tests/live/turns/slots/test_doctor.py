@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +11,16 @@ import pytest
 from live.fleets import summary_round
 from live.forging import alter, fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
+from postgres import copy_store
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 from turnout.live.turns.records import digest_of
 from turnout.live.turns.slots.records import unpack_fill
+from turnout.storage.store import Connection
 
 
-def swap_running_turns(db: sqlite3.Connection) -> None:
+def swap_running_turns(db: Connection) -> None:
     """Stores the newest running turn as the oldest one, with the digest that belongs there."""
     first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
     (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
@@ -29,7 +29,7 @@ def swap_running_turns(db: sqlite3.Connection) -> None:
     db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
 
 
-def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
+def end_the_turn_of_another_client(db: Connection) -> None:
     """Changes the newest event that ended a turn: the turn was that of the client in the next row."""
     events = db.execute("SELECT seq, data FROM events WHERE kind = 'fill' ORDER BY seq DESC")
     number = next(seq for seq, data in events if len(unpack_fill(data, None).ended))
@@ -37,7 +37,7 @@ def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
 
 
 #: What is done to the file, and the part and the message of a finding.
-DAMAGES: list[tuple[str | Callable[[sqlite3.Connection], None], str, str]] = [
+DAMAGES: list[tuple[str | Callable[[Connection], None], str, str]] = [
     (
         "UPDATE turns SET seconds = 99 WHERE round = 100",
         "turns",
@@ -107,7 +107,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def path(written: Path, folder: Path) -> Path:
     """A copy of the fleet."""
-    return Path(shutil.copy(written, folder / "fleet.turnout"))
+    return copy_store(written, folder / "fleet.turnout")
 
 
 def texts_of(path: Path) -> list[str]:
@@ -129,7 +129,7 @@ def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(pa
 
 @pytest.mark.parametrize(("damage", "part", "message"), DAMAGES)
 def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(
-    path: Path, damage: str | Callable[[sqlite3.Connection], None], part: str, message: str
+    path: Path, damage: str | Callable[[Connection], None], part: str, message: str
 ) -> None:
     alter(path, damage)
     (findings,) = [finding for finding in examine(path) if finding.part == part]

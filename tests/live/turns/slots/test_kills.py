@@ -20,6 +20,8 @@ from turnout.live._internals import verify as verifier
 SEEDS = 2 * TORTURE
 SCRIPT = Path(__file__).with_name("killed_filler.py")
 
+pytestmark = pytest.mark.files
+
 
 def killed(path: Path, turns: int, seed: int, *mode: str) -> list[tuple[int, str]]:
     """Fills slots in processes that are killed; returns the turns that were returned to them."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from turnout.live.journal.summary import read_summary
+from turnout.storage.store import Connection
 
 #: The largest number of problems that one message lists; the others are only counted.
 MAX_LISTED = 5
@@ -55,13 +55,13 @@ def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE
     return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
 
 
-def forgotten_rows(db: sqlite3.Connection) -> set[int]:
+def forgotten_rows(db: Connection) -> set[int]:
     """Returns the rows of the clients that were forgotten."""
     summary = read_summary(db)
     kept = db.execute("SELECT data FROM events WHERE kind = 'forget' AND seq > ?", (summary.event,))
     return {*summary.forgotten, *(int(json.loads(data)["row"]) for (data,) in kept)}
 
 
-def snapshot_event(db: sqlite3.Connection) -> int:
+def snapshot_event(db: Connection) -> int:
     """Returns the number of the event after which the last snapshot was taken; 0 if there is none."""
     return int(db.execute("SELECT COALESCE(MAX(seq), 0) FROM snapshot").fetchone()[0])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,17 @@ from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.state import Fleet
+from turnout.storage.store import Connection, Location
 
 
-def check_state(path: Path, db: sqlite3.Connection) -> Iterator[Finding]:
+def check_state(location: Location, db: Connection) -> Iterator[Finding]:
     """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
 
     Loading compares the settings with their amendments, the ids of the clients with the join events, and the open round
     or the running turns with the turns.
     """
     try:
-        with closing(Journal(path, read_only=True)) as journal, journal.reading():
+        with closing(Journal(location, read_only=True)) as journal, journal.reading():
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             state = load(journal, settings, features)
@@ -44,13 +43,13 @@ def check_state(path: Path, db: sqlite3.Connection) -> Iterator[Finding]:
         yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
     except Exception as error:  # damaged data can raise any exception
         problem = str(error) if isinstance(error, TurnoutError) else f"{type(error).__name__}: {error}"
-        yield Finding("state", False, f"a scheduler cannot open this file: {problem}", RESTORE)
+        yield Finding("state", False, f"a scheduler cannot open this fleet: {problem}", RESTORE)
 
 
-def can_replay(path: Path, db: sqlite3.Connection) -> bool:
+def can_replay(location: Location, db: Connection) -> bool:
     """Returns whether the state can be computed from all events, without a snapshot."""
     try:
-        with closing(Journal(path, read_only=True)) as journal:
+        with closing(Journal(location, read_only=True)) as journal:
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             load(journal, settings, features, from_snapshot=False)
@@ -61,7 +60,7 @@ def can_replay(path: Path, db: sqlite3.Connection) -> bool:
 
 def _check_snapshot(
     journal: Journal,
-    db: sqlite3.Connection,
+    db: Connection,
     state: FleetState,
     settings: SchedulerSettings,
     features: Features,
@@ -94,7 +93,7 @@ def _check_snapshot(
     return result
 
 
-def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
+def _check_counters(db: Connection, fleet: Fleet) -> CheckResult:
     """Checks that the turns that the state counts are those that are recorded, and that the books balance."""
     result = CheckResult("this policy guarantees nothing")
     counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from turnout.live.turns.records import (
 )
 from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
+from turnout.storage.store import Connection
 
 
 class RecordedOutcome(NamedTuple):
@@ -65,7 +65,7 @@ class TurnEvent(NamedTuple):
     has_availability: bool
 
 
-def turn_events(db: sqlite3.Connection) -> Iterator[TurnEvent]:
+def turn_events(db: Connection) -> Iterator[TurnEvent]:
     """Yields the events of this kind that are kept, in order; raises StoreError if one has another availability."""
     query = (
         "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
@@ -92,7 +92,7 @@ def turn_events(db: sqlite3.Connection) -> Iterator[TurnEvent]:
         yield TurnEvent(seq, first, last, given, ended, late, mask is not None)
 
 
-def check_events(db: sqlite3.Connection) -> CheckResult:
+def check_events(db: Connection) -> CheckResult:
     """Checks that no event is missing and that each matches its digest, which covers all events before it."""
     result, kinds, summary = CheckResult(), Counter[str](), read_summary(db)
     previous, expected = summary.digest, summary.event + 1
@@ -118,7 +118,7 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_summary(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+def check_summary(db: Connection, unit: TimeUnit) -> CheckResult:
     """Checks what takes the place of events and turns that are no longer kept against its digests."""
     summary = read_summary(db)
     if not summary.event:
@@ -131,7 +131,7 @@ def check_summary(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
     return result
 
 
-def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+def check_turns(db: Connection, unit: TimeUnit) -> CheckResult:
     """Checks every turn against its checksum and against the events: none may be lost, or counted twice."""
     result, count, after = CheckResult(), 0, read_summary(db).round
     forgotten = forgotten_rows(db)
@@ -166,7 +166,7 @@ def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
 
 
 def _replay_turns(
-    db: sqlite3.Connection, unit: TimeUnit, after: int
+    db: Connection, unit: TimeUnit, after: int
 ) -> tuple[dict[tuple[int, int], RecordedOutcome | None], dict[tuple[int, int], tuple[int, float]], list[str]]:
     """Returns what the events say about turns, by number and row, and where they contradict each other.
 
@@ -216,7 +216,7 @@ def _outcome_problems(turn: Turn, what: str, outcome: RecordedOutcome) -> Iterat
         yield f"{what} ended with the signals {signals}, but is recorded with {turn.signals}"
 
 
-def check_offers(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+def check_offers(db: Connection, unit: TimeUnit) -> CheckResult:
     """Checks the recorded offers against their digests and the turns of their rounds."""
     (is_open,) = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()
     result, count, newest = CheckResult(), 0, max(int(meta_value(db, "round")), is_open)
@@ -248,7 +248,7 @@ def _agrees(offer: RecordedOffer, invited: list[int]) -> bool:
     return sorted(offer.rows.tolist()) == invited and has_contexts and set(invited) <= set(available.tolist())
 
 
-def check_answers(db: sqlite3.Connection) -> CheckResult:
+def check_answers(db: Connection) -> CheckResult:
     """Checks the stored answers to requests of a service against their checksums."""
     damaged = [answer.is_intact for answer in stored_answers(db)].count(False)
     result = CheckResult("the stored answers to requests match their checksums")
@@ -257,7 +257,7 @@ def check_answers(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def why_not_replayed(journal: Journal, db: sqlite3.Connection) -> str:
+def why_not_replayed(journal: Journal, db: Connection) -> str:
     """Returns why the state cannot be rebuilt from the events that are kept, or "" if it can."""
     if forgotten_rows(db) - set(read_summary(db).forgotten):
         return "clients were forgotten"

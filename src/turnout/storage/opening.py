@@ -1,0 +1,79 @@
+"""Opens and creates stores, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turnout.errors import StoreError
+from turnout.storage.files.database import create, translate_sqlite_errors
+from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.storefile import StoreFile
+from turnout.storage.store import Access, Connection, Location, Store, StoreKind
+
+
+def open_store(
+    location: Location,
+    kind: StoreKind,
+    access: Access,
+    *,
+    takeover: bool = False,
+    accept_older: bool = False,
+    thoroughly: bool = False,
+    standby: bool = False,
+    claim: Callable[[Connection], None] = lambda _: None,
+) -> Store[Any]:
+    """Opens a store.
+
+    Args:
+        location: Where it is.
+        kind: The kind of store to accept.
+        access: "read"; "report": to write beside the only writer; "write": as the only writer.
+        takeover: Whether to write although another process, which hangs, is the writer.
+        accept_older: Whether a store that has lost commits is opened in its older state.
+        thoroughly: Whether the indexes of a file are compared with their tables too.
+        standby: Whether to wait until no other process is the writer.
+        claim: Called by the only writer in its first transaction; a takeover counts only if that is committed.
+    """
+    if isinstance(location, Path):
+        if standby:
+            raise StoreError(
+                f"{location} is a file, which only one machine can open: use a database (postgresql://…) for a standby",
+                argument="standby",
+            )
+        options: dict[str, Any] = {"accept_older": accept_older, "thoroughly": thoroughly}
+        return StoreFile(location, kind, access, takeover=takeover, claim=claim, **options)
+    from turnout.storage.postgres.store import PostgresStore
+
+    return PostgresStore(
+        location, kind, access, takeover=takeover, accept_older=accept_older, standby=standby, claim=claim
+    )
+
+
+def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
+    """Creates a store atomically, and calls `fill` in its first transaction; one that exists is left as it is."""
+    if isinstance(location, Path):
+        location = location.resolve()
+        if not location.parent.is_dir():
+            raise StoreError(f"there is no folder {location.parent}: create it, or choose another path")
+        with translate_sqlite_errors(location):
+            lock = WriterLock(location)
+            try:
+                if not location.exists():
+                    create(location, kind, fill)
+            finally:
+                lock.release()
+        return
+    from turnout.storage.postgres.store import create_schema
+
+    create_schema(location, kind, fill)
+
+
+def store_exists(location: Location) -> bool:
+    """Returns whether there is a store, of whatever kind."""
+    if isinstance(location, Path):
+        return location.exists()
+    from turnout.storage.postgres.store import schema_exists
+
+    return schema_exists(location)

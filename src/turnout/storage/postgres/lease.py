@@ -1,0 +1,79 @@
+"""Keeps the lease of a writer while it has nothing to write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+import psycopg
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.storage.address import DatabaseAddress
+from turnout.storage.postgres.connection import PostgresConnection
+
+log = get_log("turnout.live")
+#: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
+#: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
+LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+#: Renews the lease, in an UPDATE of the table `control`.
+RENEWED = f"expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})"
+
+
+class LeaseKeeper:
+    """Renews the lease of a writer in a thread, over a connection of its own, until another process has taken it.
+
+    Args:
+        address: The store.
+        epoch: The epoch of the writer.
+        connection: Returns the connection of the writer. Its transactions are kept alive while this process computes.
+    """
+
+    def __init__(
+        self, address: DatabaseAddress, epoch: int, connection: Callable[[], PostgresConnection | None]
+    ) -> None:
+        self._address, self._epoch, self._connection = address, epoch, connection
+        #: Whether another process has taken the lease.
+        self.is_replaced = False
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="turnout-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops renewing the lease."""
+        self._stopped.set()
+        self._thread.join(timeout=LEASE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with closing(self._connect()) as db:
+                    while self._renew(db):
+                        self._keep_transaction()
+                        if self._stopped.wait(LEASE_SECONDS / RENEWALS):
+                            return
+                self.is_replaced = True
+                log.warning("%s was taken over by another process", self._address)
+                return
+            except (psycopg.Error, StoreError) as error:
+                log.debug("the lease of %s could not be renewed: %s", self._address, error)
+                self._stopped.wait(LEASE_SECONDS / RENEWALS)
+
+    def _connect(self) -> PostgresConnection:
+        db = PostgresConnection(self._address, seconds=LEASE_SECONDS / RENEWALS, target_session_attrs="read-write")
+        db.raw.execute("SET synchronous_commit = off")  # a lease that is lost in a crash is renewed or taken
+        return db
+
+    def _renew(self, db: PostgresConnection) -> bool:
+        try:
+            return bool(db.execute(f"UPDATE control SET {RENEWED} WHERE epoch = ?", (self._epoch,)).rowcount)
+        except psycopg.errors.LockNotAvailable:  # a long transaction, during which nobody can take the lease
+            return True
+
+    def _keep_transaction(self) -> None:
+        """Executes a query in an open transaction in which none is executed now."""
+        db = self._connection()
+        if db is not None and db.in_transaction and not db.raw.lock.locked():
+            with suppress(psycopg.Error):  # the transaction has failed, and its own thread will notice
+                db.raw.execute("SELECT 1")
