@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pytest
@@ -22,19 +22,23 @@ from turnout.service import models
 from turnout.service.calls import Answer
 from turnout.service.routes import changes
 
+Value = TypeVar("Value")
 FLEET: Mapping[str, Any] = {**SLOTS, "concurrency": 5}
-STATUSES = {name: {"free_cpu": 1.0 + number % 4, "bandwidth": 2.0} for number, name in enumerate(named(12))}
+STATUSES: dict[str, Any] = {
+    name: {"free_cpu": 1.0 + number % 4, "bandwidth": 2.0} for number, name in enumerate(named(12))
+}
 #: Lists may name a client twice, also in different steps.
 BODIES = [{"statuses": STATUSES}, {"clients": [*named(12), "c0", "c11", "c11"]}]
 
 
-def last_value(steps: Iterator[Any]) -> Any:
-    """Runs all steps that are left; returns what the generator returns."""
+def value_of(reading: Generator[None, None, Value]) -> Value:
+    """Returns what a generator returns after its last step."""
     while True:
         try:
-            next(steps)
+            next(reading)
         except StopIteration as end:
-            return end.value
+            value: Value = end.value
+            return value
 
 
 @pytest.fixture(autouse=True)
@@ -76,35 +80,7 @@ def test_many_clients_have_the_same_cohort_as_in_one_step(tmp_path: Path, body: 
         assert service.fleets["fleet"].scheduler.open_round is None
 
 
-def test_other_calls_are_executed_between_the_steps(tmp_path: Path) -> None:
-    calls, seen = calls_of(tmp_path / "fleet.turnout", **FLEET), list[int]()
-    body = models.Available(statuses=STATUSES)
-
-    def fill() -> Any:
-        return calls.execute(lambda fleet, answer: changes.fill_in_steps(fleet, body, answer), is_stepped=True)
-
-    def look(scheduler: Scheduler) -> Answer:
-        seen.append(len(scheduler.clients))
-        return Answer({}, is_change=False)
-
-    async def look_often() -> None:
-        while not first.done():
-            await calls.execute(look)
-
-    async def run() -> list[Any]:
-        nonlocal first
-        first = asyncio.ensure_future(fill())
-        return list(await asyncio.gather(first, fill(), look_often()))
-
-    first: asyncio.Future[Any]
-    calls.start()
-    results = asyncio.run(run())
-    calls.stop()
-    assert [len(json.loads(text)["turns"]) for text in results[:2]] == [5, 0]
-    assert 0 in seen, "before the clients join, and behind a second call of many steps"
-
-
-def test_a_call_behind_two_of_many_steps_is_executed_during_the_first(tmp_path: Path) -> None:
+def test_other_calls_are_executed_between_the_steps_also_behind_a_second_call_of_many_steps(tmp_path: Path) -> None:
     calls, seen = calls_of(tmp_path / "fleet.turnout", **FLEET), list[int]()
     body = models.Available(statuses=STATUSES)
 
@@ -117,9 +93,10 @@ def test_a_call_behind_two_of_many_steps_is_executed_during_the_first(tmp_path: 
         for _ in range(2)
     ]
     calls.start()
-    asyncio.run(behind_a_gate(calls, *fills, calls.execute(look)))
+    results = asyncio.run(behind_a_gate(calls, *fills, calls.execute(look)))
     calls.stop()
-    assert seen == [0]
+    assert seen == [0], "before the clients join"
+    assert [len(json.loads(text)["turns"]) for text in results[:2]] == [5, 0]
 
 
 def test_a_call_that_fails_between_its_steps_gives_no_more_turns_when_it_is_sent_again(tmp_path: Path) -> None:
@@ -145,7 +122,7 @@ def test_a_call_that_fails_between_its_steps_gives_no_more_turns_when_it_is_sent
 
 def test_whenever_a_call_stops_the_file_has_the_answer_with_all_turns_that_were_given(tmp_path: Path) -> None:
     body, stored = models.Available(statuses=STATUSES), StoredAnswer(b"key", b"request", "", 0.0)
-    path, was_given = tmp_path / "fleet.turnout", list[int]()
+    was_given = list[int]()
     for stop in range(1, 100):
         path = tmp_path / f"{stop}.turnout"
         with Scheduler.open(path, **FLEET) as scheduler:
@@ -169,7 +146,7 @@ def test_a_client_that_is_forgotten_between_the_steps_is_given_no_turn(tmp_path:
             next(reading)
         scheduler.forget("c0")
         scheduler.register(["c0"])
-        given = scheduler.fill(last_value(reading))
+        given = scheduler.fill(value_of(reading))
         assert sorted(turn.client for turn in given) == sorted(set(named(12)) - {"c0"})
 
 
