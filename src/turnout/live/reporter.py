@@ -15,11 +15,11 @@ from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count
 from turnout.live.journal.turns import find_turn, open_turns_of
-from turnout.live.repeating import repeat
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
 from turnout.storage.address import DatabaseAddress, as_location, file_of
+from turnout.storage.repeating import repeat
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9

@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -33,10 +33,9 @@ from turnout.storage.postgres.connection import (
     identifier,
     is_lost,
     translate_postgres_errors,
-    translated,
 )
 from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
-from turnout.storage.store import META, Access, Connection, Store, StoreKind, single_value
+from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
 #: How long a transaction waits for other processes and for the database, in seconds; how long a takeover and a
@@ -46,11 +45,6 @@ WAIT_SECONDS, TAKEOVER_WAIT_SECONDS, VACUUM_WAIT_SECONDS = 60.0, 5.0, 1.0
 PAUSE, MAX_PAUSE, STANDBY_PAUSE = 0.05, 1.0, 0.25
 #: Sessions of processes that were killed are deleted after so many days.
 KEPT_DAYS = 7
-CONTROL = """CREATE TABLE control (
-    kind TEXT NOT NULL, format INTEGER NOT NULL, commits INTEGER NOT NULL, epoch INTEGER NOT NULL, writer TEXT NOT NULL,
-    expires TIMESTAMPTZ NOT NULL, timeline TEXT NOT NULL
-)"""
-SESSIONS = "CREATE TABLE sessions (id TEXT PRIMARY KEY, number INTEGER NOT NULL, at TIMESTAMPTZ NOT NULL)"
 LOCK = "BEGIN; SELECT commits FROM control FOR UPDATE"
 #: Begins a transaction that writes, and counts its commit. One statement, because each costs a round trip.
 BEGIN = """BEGIN;
@@ -407,33 +401,3 @@ class _Lease(NamedTuple):
 
 class _HeldError(Exception):
     """Another process has the lease."""
-
-
-def schema_exists(address: DatabaseAddress) -> bool:
-    """Returns whether there is a store."""
-    with translate_postgres_errors(address), closing(_connect_once(address)) as db:
-        return bool(single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema))
-
-
-def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
-    """Creates a store in one transaction; one that already exists is left as it is."""
-    with translate_postgres_errors(address), closing(_connect_once(address)) as db:
-        token = db.begin("BEGIN")
-        try:
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (address.schema,))
-            if not single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema):
-                db.raw.execute(sql.SQL("CREATE SCHEMA {}").format(identifier(address.schema)))
-                for statement in (kind.schema, META, CONTROL, SESSIONS):
-                    db.raw.execute(translated(statement))
-                values = (kind.name, kind.format)
-                db.execute("INSERT INTO control VALUES (?, ?, 0, 0, '', 'epoch', '')", values)
-                fill(db)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.owns(token):
-                db.execute("ROLLBACK")
-            raise
-
-
-def _connect_once(address: DatabaseAddress) -> PostgresConnection:
-    return PostgresConnection(address, seconds=WAIT_SECONDS, target_session_attrs="read-write")
