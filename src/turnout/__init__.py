@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from turnout.errors import DatasetError as DatasetError
     from turnout.errors import FleetKindError as FleetKindError
     from turnout.errors import InfeasiblePromise as InfeasiblePromise
+    from turnout.errors import InterruptedCallError as InterruptedCallError
     from turnout.errors import InterruptedGroupError as InterruptedGroupError
     from turnout.errors import KernelError as KernelError
     from turnout.errors import NoOpenRoundError as NoOpenRoundError
