@@ -17,12 +17,12 @@ from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count, meta_value
 from turnout.live.journal.turns import find_turn, open_turns_of
-from turnout.live.repeating import repeat
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
 from turnout.storage.address import DatabaseAddress, as_location, file_of
 from turnout.storage.encoding.packing import parse_stored
+from turnout.storage.repeating import repeat
 from turnout.storage.store import Connection
 
 #: The largest accepted exchange time, in seconds.

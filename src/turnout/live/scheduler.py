@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
@@ -19,7 +19,6 @@ from turnout.live.operation.amending import Amendments
 from turnout.live.operation.metrics import SchedulerMetrics, metrics_of
 from turnout.live.operation.notices import fleet_notices
 from turnout.live.queries import FleetQueries
-from turnout.live.repeating import repeat
 from turnout.live.reporter import Outcome, outcomes_of
 from turnout.live.serving.server import TurnServer
 from turnout.live.serving.session import FleetSession, open_session
@@ -28,6 +27,7 @@ from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress, as_location, file_of
+from turnout.storage.repeating import Result, repeat
 
 if TYPE_CHECKING:
     from turnout.tracking import Tracker
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = get_log("turnout.live")
 #: The longest pause between two steps of forgetting a client, in seconds.
 MAX_PAUSE = 0.05
-Result = TypeVar("Result")
 
 
 class Scheduler(FleetQueries):
@@ -74,19 +73,15 @@ class Scheduler(FleetQueries):
             features: The features of the clients; the paper's by default. Pass custom features that a function computes
                 whenever you open the fleet.
             takeover: Whether to continue although another process, which hangs, holds the file; it can no longer write.
-            accept_older: Whether to continue with a file that has lost acknowledged commits, such as a copy without its
-                log; otherwise it is refused.
-            standby: Whether to wait until no other process writes the fleet, which must be in a database: then this
-                one takes over.
-            amended: What happens if an option differs from a setting that was amended since: the fleet is refused, or
-                keeps what was amended.
+            accept_older: Whether to continue with a fleet that has lost acknowledged commits; otherwise it is refused.
+            standby: Whether to wait until no other process writes the fleet, which must be in a database.
+            amended: Whether to "refuse" or to "keep" the settings that were amended since, where an option differs.
             tracker: Receives the metrics of every round after it is in the file: a text such as "tensorboard:logs", or
                 an object with `log(metrics, step)` and `close()`. The step is the number of the round; without rounds,
                 that of the newest decision. The tracker is closed with the scheduler; its errors do not stop the fleet.
                 Its `log` should return soon, because the next call waits for it.
             options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
-                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused. `amend`
-                changes them.
+                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused.
 
         Raises:
             SettingError: If an option is unknown or invalid, or differs from that of the existing fleet.

@@ -63,8 +63,7 @@ class RequestKey:
     request: bytes
 
 
-#: A call that runs in the transaction of its group.
-GroupedCall = Callable[[Scheduler], Answer]
+GroupedCall = Callable[[Scheduler], Answer]  # runs in the transaction of its group
 #: A call that writes transactions of its own, and lets other calls run after each `yield` of its answer so far, which
 #: each transaction that changes it stores, so that a request is executed once. None stands for an empty object.
 SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[str | None]]

@@ -99,9 +99,7 @@ class FleetSession:
     def _load(self) -> FleetState:
         if self._loaded is None:
             if self.owes_snapshot:  # the events of the group alone do not contain what was learned from statuses
-                raise InterruptedGroupError(
-                    f"a call failed while a group of changes of {self.location} was written: retry"
-                )
+                raise InterruptedGroupError(f"a call failed while a group of {self.location} was written: retry")
             self.journal.reset()
             stored = self.journal.settings  # an amendment may have been interrupted after it was written
             self._settings = SchedulerSettings.from_dict(stored)

@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -28,29 +28,16 @@ from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
-from turnout.storage.postgres.connection import (
-    PostgresConnection,
-    identifier,
-    is_lost,
-    translate_postgres_errors,
-    translated,
-)
+from turnout.storage.postgres.connection import PostgresConnection, identifier, is_lost, translate_postgres_errors
 from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
-from turnout.storage.store import META, Access, Connection, Store, StoreKind, single_value
+from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
-#: How long a transaction waits for other processes and for the database, in seconds; how long a takeover and a
-#: vacuum do.
+#: How long a transaction waits for other processes and for the database, in seconds; a takeover; a vacuum.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS, VACUUM_WAIT_SECONDS = 60.0, 5.0, 1.0
 #: The first and the longest pause between two attempts to connect, and that of a standby, in seconds.
 PAUSE, MAX_PAUSE, STANDBY_PAUSE = 0.05, 1.0, 0.25
-#: Sessions of processes that were killed are deleted after so many days.
-KEPT_DAYS = 7
-CONTROL = """CREATE TABLE control (
-    kind TEXT NOT NULL, format INTEGER NOT NULL, commits INTEGER NOT NULL, epoch INTEGER NOT NULL, writer TEXT NOT NULL,
-    expires TIMESTAMPTZ NOT NULL, timeline TEXT NOT NULL
-)"""
-SESSIONS = "CREATE TABLE sessions (id TEXT PRIMARY KEY, number INTEGER NOT NULL, at TIMESTAMPTZ NOT NULL)"
+KEPT_DAYS = 7  # after which the sessions of processes that were killed are deleted
 LOCK = "BEGIN; SELECT commits FROM control FOR UPDATE"
 #: Begins a transaction that writes, and counts its commit. One statement, because each costs a round trip.
 BEGIN = """BEGIN;
@@ -117,9 +104,8 @@ class PostgresStore(Store[PostgresConnection]):
     # Connections
 
     def _connect(self) -> PostgresConnection:
-        is_reading = self.access == "read"
-        options = {} if is_reading else {"target_session_attrs": "read-write"}
-        idle = None if is_reading else IDLE_SECONDS
+        writes = self.access != "read"
+        options, idle = ({"target_session_attrs": "read-write"}, IDLE_SECONDS) if writes else ({}, None)
         db = PostgresConnection(self.address, seconds=self._wait, idle_seconds=idle, **options)
         try:
             if self._seen:
@@ -341,10 +327,7 @@ class PostgresStore(Store[PostgresConnection]):
         with self.reading() as db:
             return int(single_value(db, query, self.address.schema))
 
-    @property
-    def log_bytes(self) -> int:
-        """0, because the log is that of the whole database."""
-        return 0
+    log_bytes = 0
 
     def wait_at_most(self, seconds: float) -> None:
         """Sets how long a transaction waits for other processes and for the database."""
@@ -415,35 +398,3 @@ class _Lease(NamedTuple):
 
 class _HeldError(Exception):
     """Another process has the lease."""
-
-
-def schema_exists(address: DatabaseAddress) -> bool:
-    """Returns whether there is a store."""
-    with translate_postgres_errors(address), closing(_connect_once(address)) as db:
-        return bool(single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema))
-
-
-def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
-    """Creates a store in one transaction; one that already exists is left as it is."""
-    with translate_postgres_errors(address), closing(_connect_once(address)) as db:
-        token = db.begin("BEGIN")
-        try:
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (address.schema,))
-            if not single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema):
-                db.raw.execute(sql.SQL("CREATE SCHEMA {}").format(identifier(address.schema)))
-                for statement in (kind.schema, META, CONTROL, SESSIONS):
-                    db.raw.execute(translated(statement))
-                # Epochs begin beyond those of an earlier store of this name, whose writer may still wake up.
-                epoch = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
-                values = (kind.name, kind.format)
-                db.execute(f"INSERT INTO control VALUES (?, ?, 0, {epoch}, '', 'epoch', '')", values)
-                fill(db)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.owns(token):
-                db.execute("ROLLBACK")
-            raise
-
-
-def _connect_once(address: DatabaseAddress) -> PostgresConnection:
-    return PostgresConnection(address, seconds=WAIT_SECONDS, target_session_attrs="read-write")
