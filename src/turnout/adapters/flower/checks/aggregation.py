@@ -60,8 +60,6 @@ class GuardedAggregator(Aggregator):
 
     def evaluate(self, number: int, replies: Sequence[Message]) -> MetricRecord | None:
         """Aggregates evaluations; returns None if there is none, or if that fails."""
-        if not replies:
-            return None
         usable = self._usable(replies) if self._settings.check_replies else replies
         try:
             with _undone_on_error(self._strategy):

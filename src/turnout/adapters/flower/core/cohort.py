@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -33,7 +32,6 @@ class FlowerRound:
         recorded: the clients whose outcome was recorded before a restart of the server.
         arrived: the seconds and the content of each reply that can be aggregated.
         errors: the error replies.
-        unreported: what `Scheduler.report_many` gets of replies that are not reported yet.
         waited: the seconds that the server waited for replies.
     """
 
@@ -43,7 +41,6 @@ class FlowerRound:
     recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
     errors: list[Message] = field(default_factory=list)
-    unreported: dict[str, dict[str, Any]] = field(default_factory=dict)
     waited: float = 0.0
 
     @property

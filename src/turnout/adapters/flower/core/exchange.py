@@ -49,7 +49,7 @@ class Exchange(ReplyIntake):
         """Ends the round."""
         del arrays
         current = self._current
-        return EndedRound(number, current.opened.round, metrics, current.waited, current.expected, current.unreported)
+        return EndedRound(number, current.opened.round, metrics, current.waited, current.expected)
 
     def _run(self, messages: Sequence[Message]) -> None:
         """Waits until enough replies arrived, every outcome is known or time is up."""
@@ -74,7 +74,6 @@ class Exchange(ReplyIntake):
             self._settle(is_final=False)
             if not pending or self._has_enough() or time.monotonic() - start >= self.limit:
                 break
-            self.report()
             time.sleep(messenger.poll)
         self._settle(is_final=True)
         current.waited = max(time.monotonic() - start, SHORTEST)
@@ -95,7 +94,7 @@ class Exchange(ReplyIntake):
             self._scheduler.report_failure(key, why, round=self._current.opened.round)
 
     def _settle(self, *, is_final: bool) -> None:
-        """Takes the replies that are judged now."""
+        """Reports the replies that are judged now."""
         accepted = self._accepted(is_final=is_final)
         self._current.arrived |= accepted
         self._record(accepted)
@@ -111,23 +110,16 @@ class Exchange(ReplyIntake):
         self._late |= {sent: (client, current.opened.round) for sent, client in unrecorded.items()}
 
     def _record(self, replies: Mapping[str, Arrival]) -> None:
-        """Keeps what is to be reported of these replies, unless their clients have reported before a restart."""
-        unreported = self._current.unreported
-        for client, (seconds, reply) in replies.items():
-            if client in self._current.recorded:
-                continue
-            unreported.setdefault("seconds", {})[client] = seconds
-            if (loss := self._loss(reply)) is not None:
-                unreported.setdefault("losses", {})[client] = loss
-            if signals := self._signals(reply):
-                unreported.setdefault("signals", {})[client] = signals
-
-    def report(self) -> None:
-        """Reports replies before others are awaited; the last ones are reported in the transaction of the close."""
-        current = self._current
-        if current.unreported:
-            self._scheduler.report_many(**current.unreported, round=current.opened.round)
-            current.unreported = {}
+        """Reports replies in one transaction, unless their clients have reported before a restart."""
+        new = {client: reply for client, reply in replies.items() if client not in self._current.recorded}
+        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
+        if new:
+            self._scheduler.report_many(
+                {client: seconds for client, (seconds, _) in new.items()},
+                losses={client: loss for client, loss in losses.items() if loss is not None},
+                signals={client: self._signals(reply) for client, (_, reply) in new.items()},
+                round=self._current.opened.round,
+            )
 
     def _report_late(self, client: str, round: int, reply: Message, seconds: float) -> None:
         who = f"{client}, late in the fleet's round {round}"

@@ -47,10 +47,6 @@ class ReplyIntake(ABC):
     def end(self, number: int, arrays: ArrayRecord | None, metrics: dict[str, Any]) -> EndedRound:
         """Ends the round with the model that was made, or None if it is unchanged, and the strategy's metrics."""
 
-    def report(self) -> None:
-        """Reports the replies that were taken and not reported yet."""
-        return
-
     def step(self) -> None:
         """Does what can be done while the server waits for evaluations."""
         return
@@ -132,8 +128,6 @@ class ReplyIntake(ABC):
 
     def _signals(self, reply: Message) -> dict[str, float]:
         """Returns the metrics in a reply that have the name of a signal that the fleet declares."""
-        if not self._scheduler.settings.signals:
-            return {}
         records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
         metrics = {name: value for record in records for name, value in record.items()}
         return as_signals(metrics, self._scheduler.settings.signals)

@@ -27,7 +27,6 @@ class EndedRound:
         metrics: the metrics of the strategy.
         waited: the duration of the round in seconds.
         expected: the predicted seconds of the clients.
-        unreported: what `Scheduler.report_many` gets of its replies when it is closed.
     """
 
     server_round: int
@@ -35,7 +34,6 @@ class EndedRound:
     metrics: dict[str, Any] = field(default_factory=dict)
     waited: float = 0.0
     expected: dict[str, float] = field(default_factory=dict)
-    unreported: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Progress:
@@ -104,10 +102,7 @@ class Progress:
         if self._scheduler.settings.has_rounds:
             opened = self._scheduler.open_round
             if opened is not None and opened.round == ended.fleet_round:
-                with self._scheduler.group():
-                    if ended.unreported:
-                        self._scheduler.report_many(**ended.unreported, round=opened.round)
-                    self._scheduler.close_round(after=ended.waited or None)
+                self._scheduler.close_round(after=ended.waited or None)
             text, own = summarize_round(self._scheduler, ended.fleet_round, ended.expected, ended.waited)
             log.info("turnout: round %d %s", ended.server_round, text)
         self.last = ended.server_round

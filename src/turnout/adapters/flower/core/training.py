@@ -65,11 +65,7 @@ class Training:
         """Trains round `number`; if the aggregation fails, the model stays as it is, and the round is closed."""
         aggregator, progress = self.parts.aggregator, self.parts.progress
         replies = self.intake.collect(number, self.train_config)
-        try:
-            arrays, metrics = (None, None) if replies is None else aggregator.train(number, replies, progress.arrays)
-        except BaseException:
-            self.intake.report()  # otherwise it is saved with the model
-            raise
+        arrays, metrics = (None, None) if replies is None else aggregator.train(number, replies, progress.arrays)
         progress.arrays = progress.arrays if arrays is None else arrays
         progress.end_round(self.intake.end(number, arrays, metrics_of(metrics)))
         aggregator.check_failures()
