@@ -26,7 +26,6 @@ from adapters.flower.in_process import (
     InProcessGrid,
     Spy,
     after,
-    between_rounds,
     kinds_in,
     model,
     named_node,
@@ -41,7 +40,6 @@ from live.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import StateError
 from turnout.live import Scheduler
-from turnout.live._internals import session_of
 from turnout.storage.training_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -242,34 +240,6 @@ def test_an_outcome_recorded_before_the_restart_is_not_changed_by_a_late_reply(o
     assert (first.kind, first.seconds, first.late_seconds) == ("arrived", 1.0, None)
     assert spy.aggregated[0] == ["0", "2"]
     assert scheduler.round == 3
-
-
-def test_replies_that_are_saved_with_the_model_count_if_the_server_stops_before_it_closes_the_round(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler, spy = open_fleet(), Spy()
-
-    def stop(*_: Any, **__: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scheduler, "report_many", stop)
-        with pytest.raises(Killed):
-            train(scheduler, InProcessGrid(named_nodes(4, 1.0)), rounds=2)
-    assert [turn.kind for turn in scheduler.history(round=1)] == [None, None]
-    train(scheduler, InProcessGrid(named_nodes(4, 5.0)), spy, rounds=2)
-    assert spy.configured == [2]
-    assert [(turn.kind, turn.seconds) for turn in scheduler.history(round=1)] == [("arrived", 1.0), ("arrived", 1.0)]
-
-
-def test_a_round_whose_replies_arrive_together_is_two_transactions(open_fleet: OpenFleet) -> None:
-    scheduler, commits = open_fleet(), list[int]()
-
-    def count_commits(number: int) -> None:
-        commits.extend([session_of(scheduler).journal.file.commits] if number else [])
-
-    train(scheduler, InProcessGrid(named_nodes(4, 1.0)), rounds=3, evaluate_fn=between_rounds(count_commits))
-    assert np.diff(commits).tolist() == [2, 2]  # the cohort, then its outcomes with the close
 
 
 def test_if_the_whole_cohort_is_gone_after_the_restart_the_round_ends_and_the_next_works(open_fleet: OpenFleet) -> None:
