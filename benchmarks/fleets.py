@@ -82,7 +82,7 @@ class FairPaceFleet(_Fleet):
 
     def arrays(self) -> Arrays:
         """Returns the same: contexts, coefficients, sums of contexts, rounds, turns, availability, and any losses."""
-        (model, usual), losses = self.policy.learned(), self.policy._losses
+        (model, usual), losses = self.policy.learned(), self.policy._signal
         rounds = np.asarray(self.policy.debts.accounts().rounds)
         arrays: Arrays = [self.contexts.T, model.coefficients, usual.sums, rounds, self.policy.turns, self.available]
         return arrays if losses is None else [*arrays, losses.relative]
