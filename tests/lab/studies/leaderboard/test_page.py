@@ -19,6 +19,7 @@ COLUMNS = {
     "mean round, s": "mean_round",
     "largest shortfall": "shortfall",
     "at the end": "shortfall_at_end",
+    "by completed turns": "shortfall_completed",
     "least share": "least_share",
     "minutes to 0.863": "minutes_to_target",
     "minutes to target": "minutes_to_target",
