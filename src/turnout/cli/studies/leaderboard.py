@@ -33,7 +33,16 @@ from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
 
 MARKS = {"front": "●", "near": "○", "behind": " "}
 #: The columns that a narrow terminal leaves out, the first one first.
-OPTIONAL = ("cost, µs>", "arrived>", "cohort>", "Jain>", "at the end>", "later rounds, s>", "staleness>")
+OPTIONAL = (
+    "cost, µs>",
+    "arrived>",
+    "cohort>",
+    "Jain>",
+    "at the end>",
+    "later rounds, s>",
+    "staleness>",
+    "by completed>",
+)
 #: The columns that cannot leave the range from 0 to 1. Without rounds, a share is divided by an equal share.
 SHARES = ("least_share", "jain", "final_accuracy")
 #: The columns of measures, each with its heading and its number of decimals.
@@ -44,6 +53,7 @@ ROUND_COLUMNS = {
     "later_round": ("later rounds, s", 2),
     "shortfall": ("shortfall", 2),
     "shortfall_at_end": ("at the end", 2),
+    "shortfall_completed": ("by completed", 2),
     "least_share": ("least share", 3),
     "jain": ("Jain", 3),
 }
@@ -128,6 +138,8 @@ def _print_table(result: dict[str, Any], suite: Suite, own: Set[str]) -> None:
     columns, has_rounds = dict(ROUND_COLUMNS if suite.slots is None else SLOT_COLUMNS), suite.slots is None
     for name in () if suite.trains else ("minutes_to_target", "final_accuracy"):
         del columns[name]
+    if has_rounds and not suite.misses:
+        del columns["shortfall_completed"]
     if has_rounds:
         size = pluralize(result["rounds"], "round")
     else:
@@ -193,6 +205,7 @@ def _round_notes(result: dict[str, Any], suite: Suite) -> list[str]:
         f"Later rounds: all rounds after the first {result['rounds'] // 3:,}.",
         f"Shortfall: the turns that the worst-off client is behind {result['guaranteed_rate']:g} of {share_of}, at any "
         "time and at the end of a run; the worst run is in parentheses. Negative: every client has a surplus.",
+        *(["By completed: the same at any time, if only turns count whose update arrived."] if suite.misses else []),
         "Promise: broken if any client of any run was ever more turns behind than the tolerance, kept if all clients "
         "were always less than one turn behind, otherwise behind. In parentheses: the policy promises nothing.",
         f"Least share: share of {share_of}, for the client that was selected least.",

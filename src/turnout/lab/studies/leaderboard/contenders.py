@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual
+from turnout.kernel.guarantee import TurnCounting
 from turnout.lab.studies.paper.comparison import weight_label
 
 #: Tolerances of FairPace, in turns.
@@ -68,6 +69,12 @@ class Contender:
         """The number of turns that a client may be behind; 2 for a policy that states no tolerance."""
         return float(self.settings.get("tolerance", DEFAULT_TOLERANCE))
 
+    @property
+    def counts(self) -> TurnCounting:
+        """What its promise counts as a turn."""
+        counts: TurnCounting = self.settings.get("counts", "selected")
+        return counts
+
 
 def round_contenders(
     weights: Sequence[float],
@@ -77,7 +84,7 @@ def round_contenders(
     accrual: Accrual,
     deadline: float,
     losses: bool = False,
-    forgetting: bool = False,
+    phones: bool = False,
 ) -> tuple[Contender, ...]:
     """Returns every policy, with the settings of its paper unless the suite sets them.
 
@@ -88,7 +95,8 @@ def round_contenders(
         accrual: The rounds that the guaranteed rate refers to.
         deadline: The deadline of FedCS in seconds.
         losses: Whether the suite reports losses.
-        forgetting: Whether RBCS-F with forgetting takes part.
+        phones: Whether clients change and turns can fail: RBCS-F with forgetting takes part, and FairPace whose promise
+            counts completed turns.
     """
     size = {"cohort_size": cohort_size}
     promise = {"guaranteed_rate": rate, "accrual": accrual}
@@ -115,8 +123,9 @@ def round_contenders(
         rbcsf(middle, ", fleet", prior="fleet"),
         rbcsf(middle, ", fleet, horizon", prior="fleet", by_the_end=True),
     ]
-    if forgetting:
+    if phones:
         contenders.append(rbcsf(middle, ", forgetting", forgetting=0.98))
+        contenders.append(fair_pace(DEFAULT_TOLERANCE, ", completed turns", counts="completed"))
     plain = PLAIN | (BY_LOSSES if losses else {})
     contenders += [
         Contender("fastest, learned", "rbcsf", fast),

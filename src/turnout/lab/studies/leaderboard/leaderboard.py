@@ -122,8 +122,9 @@ class Leaderboard(Experiment):
         learned = [] if target is None else ["minutes_to_target", "final_accuracy"]
         if self.suite.slots is None:
             row |= {"told_truth": contender.knows_truth, "front": position}
-            measures = ["mean_round", "later_round", *learned, "shortfall", "shortfall_at_end", "least_share"]
-            measures += ["least_share_of_all", "least_share_of_available", "jain", "chosen", "arrived"]
+            completed = ["shortfall_completed"] if self.suite.misses else []
+            measures = ["mean_round", "later_round", *learned, "shortfall", "shortfall_at_end", *completed]
+            measures += ["least_share", "least_share_of_all", "least_share_of_available", "jain", "chosen", "arrived"]
             promise = {"promised": math.nan if contender.promised is None else contender.promised}
         else:
             share = math.nan if contender.share is None else float(contender.share)
@@ -133,8 +134,8 @@ class Leaderboard(Experiment):
         if target is not None:
             row |= {"target": round(target, 6), "never": int((measured["reached"] == 0).sum())}
         row |= with_bands({measure: measured[measure] for measure in measures}, digits=6)
-        for measure in ("shortfall", "shortfall_at_end"):
-            if measure in measures:
+        for measure in measures:
+            if measure.startswith("shortfall"):
                 row[f"worst_{measure}"] = round(float(measured[measure].max()), 6)
         return {**row, **promise, "tolerance": contender.tolerance, "status": STATUSES[int(measured["level"].max())]}
 
@@ -234,11 +235,18 @@ def _measure_run(suite: Suite, contender: Contender, columns: RoundColumns) -> d
     rates = available_rates(columns, least=MIN_PRESENCE)
     of_available = math.nan if np.isnan(rates).all() else float(np.nanmin(rates))
     of_all = int(columns.turns.min()) / len(columns)
-    shortfall = shortfalls(columns, suite.rate_of(contender), accrual=suite.share_of, tolerance=contender.tolerance)
+    selected, completed = (
+        shortfalls(
+            columns, suite.rate_of(contender), accrual=suite.share_of, counts=counts, tolerance=contender.tolerance
+        )
+        for counts in ("selected", "completed")
+    )
+    promised = selected if contender.counts == "selected" else completed
     measures = {
-        "shortfall": shortfall.largest,
-        "shortfall_at_end": shortfall.at_end,
-        "level": float(STATUSES.index(worst_status(shortfall))),
+        "shortfall": selected.largest,
+        "shortfall_at_end": selected.at_end,
+        "shortfall_completed": completed.largest,
+        "level": float(STATUSES.index(worst_status(promised))),
         "least_share": (of_all if suite.share_of == "always" else of_available) / float(suite.equal_share(contender)),
     }
     arrived = with_outcome(columns, ("arrived",))

@@ -77,6 +77,11 @@ class Suite:
         return self.world == "training"
 
     @property
+    def misses(self) -> bool:
+        """Whether clients can miss their turns."""
+        return self.world == "traces"
+
+    @property
     def reference(self) -> str:
         """The contender that the others are compared with."""
         return RANDOM if self.slots is None else FED_BUFF
@@ -186,7 +191,7 @@ class Suite:
 _PAPER = round_contenders(WEIGHTS, cohort_size=8, rate=RATE, accrual="always", deadline=3.0)
 _TRAINED = round_contenders(WEIGHTS, cohort_size=8, rate=RATE, accrual="always", deadline=3.0, losses=True)
 _PHONES = round_contenders(
-    SLOW_WEIGHTS, cohort_size=10, rate=PHONES_RATE, accrual="available", deadline=75.0, forgetting=True
+    SLOW_WEIGHTS, cohort_size=10, rate=PHONES_RATE, accrual="available", deadline=75.0, phones=True
 )
 _SLOTS, _TRAINED_SLOTS = slot_contenders(), slot_contenders(losses=True)
 _DIGITS, _CIFAR = ({"dataset": name, "gamma": 1.0, **TASKS[name].settings} for name in ("digits", "cifar-10"))
