@@ -55,6 +55,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         [f"{size} clients: {what}" for size in ("1,000", "10") for what in SERVICE_FIGURES],
         [f"{size} clients, {call}" for size in ("1,000", "10") for call in ("check-in, a", "report in", "check-in, g")],
     ),
+    "postgres": ({"clients": 200, "repeats": 2}, 7, [], ["median report", "reports per second", "opening /"]),
     "check-ins": ({"devices": 12, "slots": 3, "turns": 30, "connected": True}, 2, [], []),
     "dashboard": (
         {"clients": 1000, "cohort": 10, "rounds": 4, "repeats": 1, "browser": False},

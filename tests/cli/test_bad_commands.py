@@ -19,7 +19,7 @@ nothing | --nothing | fleet nothing | study nothing | runs nothing | data nothin
 check --rate -1 | check --clients 0 | check --clients 3 --availability 0.5,0.5 | check --availability 2
 check --availability x | check --availability , | check --tolerance 0 | check --tolerance -1 | check --tolerance nan
 check --accrual sometimes | check --concurrency 2 | check --times 5 | check --concurrency 2 --times 0
-check --concurrency 2 --times x | check --concurrency 2 --times 5 --tolerance 1 | check --cohort-size 0
+check --concurrency 2 --times x | check --cohort-size 0
 check --rate nan | check --nothing | check extra | simulate nobody | simulate rbcsf:speed_weight
 simulate rbcsf:speed_weight=x | simulate rbcsf:speed_weight=-1 | simulate rbcsf:nothing=1 | simulate rbcsf: --set x
 simulate no.such:Policy | simulate json:JSONEncoder | simulate ::: | simulate --set x=1 | simulate --set =

@@ -92,8 +92,8 @@ def test_the_table_of_seeds_has_a_row_per_policy_and_seed_with_settings_and_prom
     assert [(row["contender"][:9], row["seed"]) for row in rows] == [
         ("fair-pace", "0"),
         ("fair-pace", "1"),
-        ("random (c", "0"),
-        ("random (c", "1"),
+        ("random", "0"),
+        ("random", "1"),
     ]
     assert {row["setting.cohort_size"] for row in rows} == {"6"}
     assert {row["world_setting.hidden"] for row in rows} == {"8"}

@@ -42,7 +42,7 @@ def test_plain_turnout_shows_the_commands_in_groups_and_succeeds() -> None:
         ("simulate --rounds 0", "--rounds"),
         ("simulate --nothing", "--nothing"),
         ("fleet statu", "Did you mean 'status'"),
-        ("fleet status", "FILE"),
+        ("fleet status", "FLEET"),
     ],
 )
 def test_a_refused_command_names_what_is_wrong(command: str, named: str) -> None:

@@ -105,8 +105,8 @@ def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_p
     world = ("--world", "name=small", "--set", "cohort_size=2")
     result = json_of("simulate", "random", "first:offset=2", *world, *FEW)
     assert [row["policy"] for row in result["policies"]] == [
-        "random (cohort_size 2)",
-        "first (offset 2, cohort_size 2)",
+        "random",
+        "first (offset 2)",
     ]
     config = tmp_path / "compared.toml"
     config.write_text(

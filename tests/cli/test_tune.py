@@ -35,7 +35,7 @@ def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     for text in (
         "every client within 0.9 turns of its guarantee by round 30",
         "the world paper, 12 clients",
-        "Recommended: tolerance=1 of fair-pace; ",
+        "Recommended: tolerance=0.5 of fair-pace; ",
         "of 20 other runs met the goal",
         "Least share: of the rounds it was available for",
         "one more run does not exceed",
@@ -44,9 +44,9 @@ def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     assert "…" not in done.stdout
     lines = (line.strip("│ ") for line in done.stdout.splitlines())
     rows = [line.split() for line in lines if line.endswith((" yes", " no"))]
-    assert [(row[0], row[-1]) for row in rows] == [("0.5", "yes"), ("1", "yes"), ("8", "no")]
+    assert [(row[0], row[-1]) for row in rows] == [("0.5", "yes"), ("1", "no"), ("8", "no")]
     drawn = figure.read_text()
-    for text in ("meets the goal: tolerance 1", "tolerances at the points", ">goal<"):
+    for text in ("meets the goal: tolerance 0.5", "tolerances at the points", ">goal<"):
         assert text in drawn, text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ from turnout.kernel.arrays import FloatArray, Rate, as_number, exact_rates, requ
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, MAX_TURNS, Accrual, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.feasibility import as_probabilities, least_tolerances, require_feasible
-from turnout.kernel.pace.bounds import Bound, Circumstances, proved_bound
+
+if TYPE_CHECKING:
+    from turnout.kernel.pace.bounds import Bound, Circumstances
 
 TurnCounting: TypeAlias = Literal["selected", "completed"]
 
@@ -112,7 +114,7 @@ class Guarantee:
         """Returns new queues that count the turns owed to this number of clients."""
         return FairnessQueues(clients, self.rate, accrual=self.accrual, max_owed=self.max_owed)
 
-    def proved_bound(self, clients: int, places: int, known: Circumstances = Circumstances()) -> Bound:  # noqa: B008
+    def proved_bound(self, clients: int, places: int, known: Circumstances | None = None) -> Bound:
         """Returns how far FairPace is proved to keep every client from this promise, or why nothing is proved.
 
         Args:
@@ -120,6 +122,8 @@ class Guarantee:
             places: The number of clients that are selected in a round at least; 1 without rounds.
             known: What is known about failed turns, missing places and turns without rounds.
         """
+        from turnout.kernel.pace.bounds import Circumstances, proved_bound  # which a scheduler does not need
+
         return proved_bound(
             self.rate,
             clients,
@@ -127,7 +131,7 @@ class Guarantee:
             tolerance=self.tolerance,
             accrual=self.accrual,
             counts=self.counts,
-            known=known,
+            known=known or Circumstances(),
         )
 
     def least_tolerance(self, clients: int) -> float:

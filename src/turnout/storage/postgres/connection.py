@@ -16,9 +16,7 @@ try:
     import psycopg
     from psycopg import sql
 except ImportError as error:
-    raise SettingError(
-        "a fleet in a database needs psycopg: install turnout with its extra, as in pip install '.[postgres]'"
-    ) from error
+    raise SettingError("a fleet in a database needs psycopg: pip install 'turnout[postgres]'") from error
 
 #: How long PostgreSQL may take to answer the first time, and after how many seconds a dead connection is noticed.
 CONNECT_SECONDS, DEAD_SECONDS = 5, 4
