@@ -883,7 +883,7 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet) -
 @pytest.mark.parametrize(
     ("policy", "weight", "rounds"),
     [
-        ("fair-pace", {}, 300),
+        ("fair-pace", {}, 400),
         ("rbcsf", {"speed_weight": 1.0}, 160),
         pytest.param("rbcsf", {"speed_weight": 1.0}, 400, marks=pytest.mark.thorough),
     ],
