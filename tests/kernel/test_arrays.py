@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import IntArray, as_floats, as_rows
+from turnout.kernel.arrays import SPARSE_FROM, IntArray, as_floats, as_rows, count_flags, sparse_zeros
 from turnout.kernel.backend import using_kernel
 
 ROWS = np.arange(1, 101, dtype=np.int64)
@@ -44,3 +46,28 @@ def test_a_number_that_is_not_finite_is_found_by_any_number_of_threads(threads: 
                 numbers[row] = -np.inf
                 with pytest.raises(SettingError, match=rf"times\[{row}\] = -inf must be finite"):
                     as_floats("times", numbers, 1, SettingError)
+
+
+@pytest.mark.parametrize("kernel", ["compiled", "numpy"])
+@given(clients=st.integers(0, 1100), flagged=st.lists(st.integers(0, 1099), max_size=4), seed=st.integers(0, 9))
+def test_few_and_many_flags_are_counted_wherever_they_are(
+    kernel: str, clients: int, flagged: list[int], seed: int
+) -> None:
+    counts = np.arange(clients, dtype=np.int64)
+    few = np.isin(counts, flagged)
+    many = np.random.default_rng(seed).random(clients) < 0.5
+    expected = counts + few + many
+    with using_kernel(kernel):
+        count_flags(counts, few)
+        count_flags(counts, many)
+    assert counts.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 3, SPARSE_FROM // 8])
+def test_sparse_zeros_are_zeros_that_can_be_written_column_by_column(rows: int) -> None:
+    zeros = sparse_zeros(rows, 3)
+    assert zeros.shape == (rows, 3)
+    assert zeros.flags.f_contiguous
+    assert not zeros.any()
+    zeros[-1:, 1] = 2.5
+    assert zeros.sum() == (2.5 if rows else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Self, TypeAlias
@@ -29,6 +30,8 @@ MAX_TIME = 1e9
 #: The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits. Rates and
 #: tolerances are read as fractions with denominators up to this.
 FINEST = 10**9
+#: The number of bytes from which an array of zeros is mapped instead of cleared.
+SPARSE_FROM = 2**20
 
 
 def as_floats(
@@ -273,6 +276,17 @@ def _as_array(
     if array.ndim != dimensions:
         raise error(f"{field} must have {dimensions} dimension{'s'[: dimensions > 1]}, not shape {array.shape}")
     return array
+
+
+def sparse_zeros(rows: int, columns: int) -> FloatArray:
+    """Returns a column-major array of zeros; if it is large, only the pages that are written take time and memory.
+
+    NumPy reuses memory that the process has freed, and clears all of it.
+    """
+    size = rows * columns * np.dtype(np.float64).itemsize
+    if size < SPARSE_FROM:
+        return np.zeros((rows, columns), order="F")
+    return np.ndarray((rows, columns), dtype=np.float64, buffer=mmap.mmap(-1, size), order="F")
 
 
 def count_flags(counts: IntArray, flags: BoolArray) -> None:

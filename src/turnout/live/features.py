@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import OfferError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, sparse_zeros
 from turnout.kernel.rounds import LOSS
 
 Columns = Mapping[str, FloatArray]
@@ -224,7 +224,8 @@ class Features:
             "needs_cold_start": cold_start[everywhere],
             "model_size": np.broadcast_to(np.float64(model_size), given),
         }
-        contexts = (np.empty if rows is None else np.zeros)((len(ids), self.outputs), order="F")
+        shape = len(ids), self.outputs
+        contexts = np.empty(shape, order="F") if rows is None else sparse_zeros(*shape)
         if self.compute is paper_contexts and self.outputs == PAPER_OUTPUTS:
             _fill_paper_contexts(contexts, everywhere, {**server, **columns})
             return contexts
