@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,11 @@ KIND = re.compile(r"(Eq|Fig|Table|Algorithm|Theorem|Lemma|Definition|Claim|Param
 NO_CODE, NO_TEST = "proof step", "by reading"
 VERDICT = "holds|does not hold|not decided"
 REFERENCE = re.compile(rf"`([^`›]+) › ([^`›]+) › ([^`›]+)`(?:: ((?:{VERDICT})(?:, (?:{VERDICT}))*))?")
-TEST = re.compile(r"\[(\w+)\]\(\.\./(tests/[\w/]+\.py)\): ([a-z0-9 ]+)")
+TEST = re.compile(r"\[(\w+)\]\(\.\./(tests/[\w/]+\.py)\)(?:: ([a-z0-9 ]+))?")
+#: The verdicts that rest on a single test, which is named.
+BY_ONE_TEST = ("definition", "assumption", "exact", "proved", "gap", "difference")
+#: The folder of which the page says that it decides no claim that is not named.
+UNDECIDED = "digits"
 #: How many items of each kind the paper has; we number the claims.
 NUMBERED = {
     "Eq": 60,
@@ -187,7 +192,9 @@ def test_every_named_test_exists(rows: list[Row]) -> None:
             assert named is not None, row
             label, path, words = named.groups()
             assert Path(path).stem == label, row
-            assert f"test_{words.replace(' ', '_')}" in functions_in(path), row
+            assert functions_in(path), row
+            assert words or not row.verdict.startswith(BY_ONE_TEST), row
+            assert not words or f"test_{words.replace(' ', '_')}" in functions_in(path), row
 
 
 def test_every_verdict_is_the_stored_one_and_every_stored_claim_is_on_the_page(rows: list[Row], claims: Claims) -> None:
@@ -197,16 +204,19 @@ def test_every_verdict_is_the_stored_one_and_every_stored_claim_is_on_the_page(r
         references = REFERENCE.findall(row.verdict)
         assert references or re.match(rf"(?:{'|'.join(KINDS)})(?:$|[:;, ])", row.verdict), row
         assert not re.search(rf"\b(?:{VERDICT})\b|›", REFERENCE.sub("", row.verdict)), row
-        for folder, experiment, name, verdicts in references:
-            stored = stored_verdicts(claims, folder, experiment, name)
-            of_panels = list(stored.values())
-            assert of_panels, row
-            assert verdicts.split(", ") in (of_panels, [of_panels[0]] if len(set(of_panels)) == 1 else of_panels), row
-            shown |= {(experiment, name, panel): verdict for panel, verdict in stored.items()}
+        for folders, experiment, names, verdicts in references:
+            for folder, name in product(folders.split(", "), names.split("; ")):
+                stored = stored_verdicts(claims, folder, experiment, name)
+                of_panels = list(stored.values())
+                assert of_panels, row
+                assert verdicts.split(", ") == of_panels or {verdicts} == {*of_panels}, row
+                shown |= {(folder, experiment, name, panel): verdict for panel, verdict in stored.items()}
+    anywhere = {key[1:]: verdict for key, verdict in shown.items()}
     for folder, stored_claims in claims.items():
         for claim in stored_claims:
             key = (claim["experiment"], claim["name"], claim["panel"])
-            assert claim["experiment"] not in EXPERIMENTS or shown.get(key) == claim["verdict"], (folder, claim)
+            verdict = shown.get((folder, *key), "not decided" if folder == UNDECIDED else anywhere.get(key))
+            assert claim["experiment"] not in EXPERIMENTS or verdict == claim["verdict"], (folder, claim)
 
 
 @pytest.mark.parametrize("page", ["docs/index.md", "docs/theory.md", "docs/results/README.md", "README.md"])
