@@ -1,4 +1,4 @@
-"""Fair selection for OpenFL: the code of docs/adapters.md."""
+"""Fair selection for OpenFL; docs/adapters.md describes it."""
 
 import threading
 

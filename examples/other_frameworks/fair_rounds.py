@@ -1,4 +1,4 @@
-"""Fair selection for vantage6: the code of docs/adapters.md."""
+"""Fair selection for vantage6; docs/adapters.md describes it."""
 
 import time
 from datetime import datetime

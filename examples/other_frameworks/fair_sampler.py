@@ -1,4 +1,4 @@
-"""Fair selection for pfl-research: the code of docs/adapters.md."""
+"""Fair selection for pfl-research; docs/adapters.md describes it."""
 
 from turnout import Scheduler
 
