@@ -42,10 +42,6 @@ def test_the_code_in_the_documentation_trains_fairly(
         assert scheduler.certificate().status == "kept"
 
 
-def test_the_page_for_newcomers_has_the_same_lines() -> None:
-    assert block_with("fair.start(", "docs/which-policy.md") == block_with("fair.start(")
-
-
 @pytest.mark.usefixtures("clock")
 def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
     grid = InProcessGrid(named_nodes(12, [1.0 + n / 4 for n in range(12)]))

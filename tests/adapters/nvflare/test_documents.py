@@ -43,10 +43,6 @@ def test_two_lines_fill_the_slots_of_an_edge_job_fairly(fleet: str) -> None:
     assert manager.selection == {"fleet": fleet, "guarantee": {"guaranteed_rate": "1/200"}, "deadline": 300}
 
 
-def test_the_page_for_newcomers_has_the_same_lines() -> None:
-    assert block_with("select_fairly(recipe") in (ROOT / "docs/which-policy.md").read_text()
-
-
 def test_two_lines_make_a_job_fair(make_job: MakeJob, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = block_with("select_fairly(recipe").replace("/srv/fleet.turnout", fleet)
     assert len([line for line in code.splitlines() if line]) == 2
