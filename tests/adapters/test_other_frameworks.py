@@ -23,7 +23,7 @@ def code_of(framework: str) -> str:
     """Returns the text of the file that the page names for a framework."""
     page = ROOT / "docs/adapters.md"
     (link,) = re.findall(rf"^\| \[{framework}\].*?\]\((\S+/fair_\w+\.py)\)", page.read_text(), flags=re.MULTILINE)
-    return (page.parent / link).read_text()
+    return (page.parent / str(link)).read_text()
 
 
 def load(framework: str, monkeypatch: pytest.MonkeyPatch, **stand_ins: dict[str, Any]) -> dict[str, Any]:
