@@ -34,6 +34,7 @@ from turnout.policies.check_support import (
     require_same_state,
     require_size,
     reverse_report,
+    untouched_generators,
     with_client,
     with_flag,
 )
@@ -325,31 +326,8 @@ def bad_offers_and_reports_are_refused(build: Build) -> None:
 
 def global_random_state_is_untouched(build: Build) -> None:
     """Global random generators are neither used nor reseeded."""
-    import random
-
-    saved_numpy, saved_python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        # An unusual state, which a policy does not produce by reseeding in the same way as in an earlier check.
-        np.random.seed(271828)  # noqa: NPY002
-        random.seed(271828)
-        _require_untouched_generators(build)
-    finally:
-        np.random.set_state(saved_numpy)  # noqa: NPY002
-        random.setstate(saved_python)
-
-
-def _require_untouched_generators(build: Build) -> None:
-    import random
-
-    before_numpy, before_python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    policy = build()
-    selections = [selection for _, selection in played(policy)]
-    after_numpy = np.random.get_state()  # noqa: NPY002
-    require(
-        all(np.array_equal(a, b) for a, b in zip(before_numpy, after_numpy, strict=True))
-        and before_python == random.getstate(),
-        "the policy drew from, or reseeded, a global random generator",
-    )
+    with untouched_generators():
+        selections = [selection for _, selection in played(build())]
     require(selections == [selection for _, selection in played(build())], "two new policies select differently")
 
 

@@ -107,15 +107,20 @@ def test_the_required_exploration_is_the_smallest_that_covers(
         assert estimates.covered(ConstantExploration(needed * (1 - 1e-6))) < 1 - delta
 
 
+def schedule_for(world: PaperWorld) -> TheoreticalExploration:
+    bounds = world.bounds()
+    return TheoreticalExploration(R=bounds["R"], S=bounds["S"], L=bounds["L"], delta=0.1)
+
+
 def test_the_lemmas_schedule_covers_all_clients_with_an_informative_band_and_a_tenth_of_it_does_not() -> None:
-    schedule = TheoreticalExploration(**steady_world(4).bounds(), delta=0.1)
+    schedule = schedule_for(steady_world(4))
     records = play(RBCSF(4, cohort_size=3), steady_world(4), 800)
     estimates = estimate_all(RoundColumns.from_records(records, clients=4), steady_world(4))
     assert estimates.covered(schedule) == 1.0
     assert (estimates.optimistic(schedule)[-1] > 0).all()
     assert estimates.covered(lambda round_: schedule(round_) / 10) < 0.9
     # In the paper's world, with its noise, nothing is known after 60 rounds: there the coverage is vacuous.
-    schedule = TheoreticalExploration(**PaperWorld(0).bounds(), delta=0.1)
+    schedule = schedule_for(PaperWorld(0))
     assert (estimate_all(run(rounds=60), PaperWorld(0)).optimistic(schedule) > 0).mean() < 0.001
 
 
