@@ -97,11 +97,7 @@ class Clock:
 
 
 def play_devices(
-    server: Scheduler | FirstCome,
-    time: Clock,
-    devices: int,
-    turns: int,
-    connected: bool = False,
+    server: Scheduler | FirstCome, time: Clock, devices: int, turns: int, connected: bool = False
 ) -> dict[str, float | None]:
     """Simulates devices of the paper's four classes until this many turns have ended, and returns what happened.
 

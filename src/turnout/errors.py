@@ -188,6 +188,11 @@ class PolicyCheckError(CheckError):
     """A policy violates the contract that every policy must keep."""
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of the message of an error, or its class."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean '…'?)" with the closest known name, or an empty string.
 

@@ -124,6 +124,9 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
         assert ledger.policy is not None
         assert (ledger.slots, source.last_error, source.reading) == (6, None, None)
         assert RUNNING not in ledger.turn_column("kinds")
+        reports = [record.report for record in records]
+        times = [np.nan if report.with_outcome("failed")[0] else report.exchange_times[0] for report in reports]
+        assert close_to(ledger.turn_column("times"), times)
         state = played.policy.state()
         for name, value in ledger.policy.state().items():
             assert np.array_equal(value, state[name]), name
@@ -183,6 +186,16 @@ def test_a_decision_says_what_came_of_its_turn(watch: Watch) -> None:
         )
         assert part in detail["summary"]
         assert (detail["is_open"], detail["rows"][0]["outcome"]) == (outcome == "out", outcome)
+
+
+def test_only_the_time_of_a_failed_or_running_turn_is_unknown(watch: Watch) -> None:
+    with FleetReader(watch.path) as reader:
+        ended = {turn.id: np.nan if turn.kind == "failed" else turn.seconds for turn in reader.ended_turns()}
+    with watch.locked_source() as source:
+        times = source.ledger.turn_column("times")
+        rounds_of_turns = source.ledger.round_column("rounds")
+    assert 0 < sum(map(np.isnan, ended.values())) < len(ended)
+    assert close_to(times, [ended.get(number, np.nan) for number in rounds_of_turns.tolist()])
 
 
 def test_a_client_that_is_training_is_shown_as_such(watch: Watch) -> None:

@@ -51,11 +51,7 @@ def run_on(platform: str, program: str, *arguments: object, also: int | None = N
 def holding(platform: str, fleet: Path) -> Iterator[subprocess.Popen[str]]:
     """Runs a process that has opened a fleet to write."""
     with subprocess.Popen(
-        command(platform, "hold.py", fleet),
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        command(platform, "hold.py", fleet), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

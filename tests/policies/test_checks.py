@@ -342,6 +342,24 @@ class AcceptsAnyOffer(LowestRows):
         return Selection(offer.round, np.flatnonzero(offer.available)[: self.places(offer)])
 
 
+class CountsStrangeOffers(CountsTurns):
+    """Counts offers of other fleets before it refuses them."""
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        self.turns[0] += offer.clients != self.clients
+        return super().ask(offer)
+
+
+class CountsIncompleteOffers(CountsTurns):
+    """Counts offers without expected times before it refuses them."""
+
+    requires_expected_times = True
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        self.turns[0] += offer.expected_times is None
+        return super().ask(offer)
+
+
 class AcceptsAnyReport(CountsTurns):
     """Raises an IndexError for an unknown client."""
 
@@ -415,6 +433,8 @@ class RemembersStarts(LowestRows):
         (ReturnsOwnArray, "a saved state does not change"),
         (LearnsFromOffers, "replay gives the same next selection"),
         (AcceptsAnyOffer, "bad offers and reports are refused: an offer with one more client was accepted"),
+        (CountsStrangeOffers, "bad offers and reports are refused: a refused offer or report changed the state"),
+        (CountsIncompleteOffers, "bad offers and reports are refused: a refused offer or report changed the state"),
         (AcceptsAnyReport, "bad offers and reports are refused: a report of an unknown client raised IndexError"),
         (UsesGlobalGenerator, "global random state is untouched"),
     ],

@@ -92,6 +92,8 @@ def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
     with served(tmp_path, options=Options(port=0, limits=limits)) as service:
         many = {f"x-{number}": "1" for number in range(30)}
         assert service.get("", headers=many).status == 431
+        for path in ("?" + "x" * 4000, "/" + "x" * 4000):  # the address counts as the headers do
+            assert service.get(path).status == 431
         with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
             connection.sendall(b"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 408")

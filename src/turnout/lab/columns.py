@@ -18,7 +18,8 @@ from turnout.storage.encoding.limits import check_clients, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
 _OUTCOME_NAMES = np.array(OUTCOMES)
-_LATE = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
+#: The columns of late arrivals.
+LATE_COLUMNS = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
 _DTYPES: Mapping[str, Any] = {
     "rounds": np.int64,
     "starts": np.int64,
@@ -274,7 +275,9 @@ def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
 
 def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
     """Returns late arrivals as columns; contexts are flattened because their widths may differ."""
-    columns = {f"late.{name}": np.concatenate([getattr(late, name).ravel() for late in arrivals]) for name in _LATE}
+    columns = {
+        f"late.{name}": np.concatenate([getattr(late, name).ravel() for late in arrivals]) for name in LATE_COLUMNS
+    }
     return {"late.shapes": np.array([late.contexts.shape for late in arrivals]), **columns}
 
 
@@ -282,7 +285,7 @@ def _unpack_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) -> d
     arrivals: dict[int, LateArrivals] = {}
     row = offset = 0
     for round_, (count, width) in zip(rounds, arrays.get("late.shapes", np.empty((0, 2), np.int64)), strict=True):
-        columns = {name: arrays[f"late.{name}"][row : row + count] for name in _LATE}
+        columns = {name: arrays[f"late.{name}"][row : row + count] for name in LATE_COLUMNS}
         contexts = arrays["late.contexts"][offset : offset + count * width]
         arrivals[round_] = LateArrivals(**{**columns, "contexts": contexts.reshape(count, width)})
         row, offset = row + count, offset + count * width

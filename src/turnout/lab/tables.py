@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,11 +25,16 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def as_csv(table: Table) -> str:
     """Returns a table as CSV with a header line."""
-    columns = {name: np.asarray(values) for name, values in table.items()}
+    columns = {name: np.asarray(values).tolist() for name, values in table.items()}
+    return csv_text(columns, zip(*columns.values(), strict=True))
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Returns a header line and rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    writer.writerow(names)
+    writer.writerows(rows)
     return text.getvalue()
 
 

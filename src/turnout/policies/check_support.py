@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,6 +86,28 @@ def freeze(policy: SelectionPolicy) -> Iterator[SelectionPolicy]:
     finally:
         for each, own in zip(nested, classes, strict=True):
             object.__setattr__(each, "__class__", own)
+
+
+@contextmanager
+def untouched_generators() -> Iterator[None]:
+    """Requires that global random generators are neither used nor reseeded inside the `with` block."""
+    saved_numpy, saved_python = _generators()
+    try:
+        # An unusual state, which nothing produces by reseeding in the same way as in an earlier check.
+        np.random.seed(271828)  # noqa: NPY002
+        random.seed(271828)
+        before = str(_generators())
+        yield
+        advice = "use round_rng(seed, purpose, round)"
+        require(str(_generators()) == before, f"a global random generator was drawn from, or reseeded: {advice}")
+    finally:
+        np.random.set_state(saved_numpy)  # noqa: NPY002
+        random.setstate(saved_python)
+
+
+def _generators() -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Returns the states of the global generators; that of NumPy has a position, which every draw changes."""
+    return np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
 
 
 def eventful_fleet(policy: SelectionPolicy) -> SmallFleet:

@@ -13,6 +13,14 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab.columns import RoundColumns
+from turnout.lab.worlds.paper import PaperWorld
+
+
+def steady_world(clients: int, **settings: Any) -> PaperWorld:
+    """Returns a world whose clients are always available, with expected times from 1 / clients to 1 second."""
+    classes = [(number / clients, 0.0, 1e9) for number in range(1, clients + 1)]
+    constant = {"free_cpu": (1, 1), "bandwidth": (1e6, 1e6), "model_size": 1.0, "availability": 1.0}
+    return PaperWorld(clients=clients, classes=classes, **{**constant, **settings})
 
 
 def records_of(

@@ -11,31 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.analysis.records import columns_of, histories, owed_by_queues
-from lab.runs.keepsakes import records_of
 from turnout.errors import SettingError
-from turnout.kernel.rounds import RoundRecord
-from turnout.lab.analysis.metrics import (
-    jain_index,
-    lorenz_curve,
-    spread,
-    summarise,
-)
+from turnout.lab.analysis.metrics import jain_index, lorenz_curve, spread, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
-from turnout.lab.columns import RoundColumns
-from turnout.policies.rbcsf.policy import RBCSF
-from turnout.policies.small_fleet import SmallFleet
-
-
-def fleet_records(*, rounds: int, clients: int = 12, seed: int = 1, failure_rate: float = 0.1) -> list[RoundRecord]:
-    fleet = SmallFleet(seed, clients=clients, deadline=12.0, failure_rate=failure_rate)
-    return records_of(RBCSF(clients, cohort_size=4), fleet, rounds)
-
-
-@pytest.fixture(scope="module")
-def fleet_run() -> tuple[list[RoundRecord], RoundColumns]:
-    records = fleet_records(rounds=60)
-    return records, RoundColumns.from_records(records, clients=12)
-
 
 # Debts
 
@@ -120,13 +98,3 @@ def test_the_summary_of_a_small_run_matches_a_manual_computation() -> None:
             "share_of": "of all rounds",
         }
     )
-
-
-def test_the_summary_agrees_with_the_individual_metrics(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
-    records, columns = fleet_run
-    summary = summarise(columns, guaranteed_rate=0.15)
-    owed = owed_after_each_round(columns, 0.15)[-1]
-    assert summary.total_time == pytest.approx(sum(record.report.duration for record in records))
-    assert summary.least_share == columns.turns.min() / len(columns)
-    assert summary.worst_debt == owed.max()
-    assert summary.mean_debt == pytest.approx(owed.mean())

@@ -2,31 +2,23 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.analysis.records import steady_world
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.lab.analysis.theory import (
-    drift_constant,
-    queue_bound,
-    regret,
-    regret_bound,
-)
+from turnout.lab.analysis.theory import drift_constant, queue_bound, regret, regret_bound
+from turnout.lab.runs.play import play
 from turnout.policies.baselines.oracle import FairOracle
+from turnout.policies.baselines.uniform import UniformRandom
 from turnout.policies.rbcsf.policy import RBCSF
-from turnout.policies.small_fleet import SmallFleet
-
-# SmallFleet: free_cpu >= 0.5, bandwidth >= 2, model size 20; the slowest class has theta = [4, 1, 1].
-MAX_CONTEXT = math.sqrt(2**2 + 1 + 10**2)
-MAX_THETA = math.sqrt(4**2 + 1 + 1)
-SLOWEST_MEAN = 4 * 2 + 1 + 10 * 1.0
-
 
 # Regret
 
@@ -71,27 +63,22 @@ def test_a_narrow_band_is_widened_to_one_second() -> None:
     assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
 
 
-def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
-    durations = []
-    for policy in (RBCSF(12, cohort_size=3, guaranteed_rate=0.15), FairOracle(12, cohort_size=3)):
-        fleet, durations_of_policy = SmallFleet(3, clients=12), []
-        for number in range(1, 151):
-            offer = fleet.offer(number)
-            report = fleet.play(offer, policy.ask(offer))
-            policy.tell(report)
-            durations_of_policy.append(report.duration)
-        durations.append(durations_of_policy)
-    bound = regret_bound(
-        np.arange(1, 151),
-        clients=12,
-        guaranteed_rate=0.15,
-        speed_weight=20,
-        R=SLOWEST_MEAN,
-        S=MAX_THETA,
-        L=MAX_CONTEXT,
-        delta=0.1,
+def test_the_measured_regret_of_rbcsf_stays_below_its_bound_and_that_of_random_does_not() -> None:
+    """Twelve clients with constant times of up to one second, so that the bound is informative."""
+    theory = {**steady_world(12, noise="none").bounds(), "delta": 0.1}
+    settings: dict[str, Any] = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 100}
+    rbcsf, oracle, random = (
+        [record.report.duration for record in play(policy, steady_world(12, noise="none"), 600)]
+        for policy in (
+            RBCSF(12, exploration="theory", theory=theory, **settings),
+            FairOracle(12, **settings),
+            UniformRandom(12, cohort_size=3),
+        )
     )
-    assert (regret(*durations) <= bound).all()
+    rate, weight = settings["guaranteed_rate"], settings["speed_weight"]
+    bound = regret_bound(np.arange(1, 601), clients=12, guaranteed_rate=rate, speed_weight=weight, K=1.0, **theory)
+    assert (regret(rbcsf, oracle) <= bound).all()
+    assert regret(random, oracle)[-1] > bound[-1]
 
 
 @pytest.mark.thorough

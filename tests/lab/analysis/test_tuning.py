@@ -88,11 +88,7 @@ def test_the_bound_holds_for_39_of_40_further_runs() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "figure", "most"),
-    [
-        ("tolerance", "mean_round", 12.0),
-        ("guaranteed_rate", "p95_round", 40.0),
-        ("tolerance", "shortfall_at_end", 2),
-    ],
+    [("tolerance", "mean_round", 12.0), ("guaranteed_rate", "p95_round", 40.0), ("tolerance", "shortfall_at_end", 2)],
 )
 def test_a_setting_is_found_and_confirmed_with_other_seeds(
     setting: str, figure: GoalFigure, most: float, monkeypatch: pytest.MonkeyPatch

@@ -6,15 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from turnout.lab.drawing.palette import (
-    NAMED,
-    OTHERS,
-    POLICIES,
-    TRUE_TIMES,
-    policy_style,
-    style_of,
-    styles_of,
-)
+from turnout.lab.drawing.palette import NAMED, OTHERS, POLICIES, TRUE_TIMES, policy_style, style_of, styles_of
 from turnout.lab.studies.leaderboard.suites import SUITES
 from turnout.lab.studies.promise_comparison import LABELS
 from turnout.policies import POLICIES as KNOWN

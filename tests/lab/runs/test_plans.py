@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout import POLICIES
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.lab import PaperWorld, RunPlan, make_world
 from turnout.policies import RBCSF, SkewedRandom, UniformRandom
@@ -67,12 +66,7 @@ def test_the_key_depends_on_what_is_played_only() -> None:
         {"settings": {"speed_weight": 20}},
         {"world": "other"},
         {"world_settings": {"clients": 20}},
-        {
-            "world_settings": {
-                "clients": 20,
-                "availability": {"kind": "markov", "share": 0.6, "persistence": 6},
-            }
-        },
+        {"world_settings": {"clients": 20, "availability": {"kind": "markov", "share": 0.6, "persistence": 6}}},
         {"keep": "choices"},
     ],
 )
@@ -130,13 +124,6 @@ def test_a_plan_builds_independent_objects() -> None:
     policy.tell(world.play(world.offer(1), policy.ask(world.offer(1))))
     assert other_world.offer(1) == PLAN.build()[1].offer(1)
     assert other_policy.ask(other_world.offer(1)) == PLAN.build()[0].ask(other_world.offer(1))
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_every_registered_policy_can_be_planned_by_its_name(name: str) -> None:
-    policy, world = RunPlan(name, 5).build()
-    assert policy.name == name
-    assert policy.clients == world.clients == 40
 
 
 def test_a_random_policy_uses_the_seed_of_the_plan_unless_its_settings_have_one() -> None:

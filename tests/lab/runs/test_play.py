@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from turnout import POLICIES, RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
+from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import PaperWorld, play
@@ -44,11 +44,6 @@ def test_only_policies_that_require_expected_times_receive_them() -> None:
         np.testing.assert_allclose(offer.expected_times, (offer.contexts * world.theta).sum(axis=1))
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_only_the_oracles_and_fedcs_require_expected_times(name: str) -> None:
-    assert make_policy(name, 40).requires_expected_times == (name in ("fedcs", "fastest", "fair-oracle"))
-
-
 def test_a_record_holds_the_selection_and_the_report() -> None:
     spy = Spy(40)
     records = list(play(spy, PaperWorld(), 20))
@@ -67,14 +62,6 @@ def test_rounds_are_played_lazily() -> None:
     next(rounds)
     next(rounds)
     assert len(spy.offers) == len(spy.reports) == 2
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_run_played_in_two_parts_equals_the_run_played_at_once(name: str) -> None:
-    whole = list(play(make_policy(name, 40), PaperWorld(8), 30))
-    policy, world = make_policy(name, 40), PaperWorld(8)
-    parts = [*play(policy, world, 12), *play(policy, world, 30, first=13)]
-    assert parts == whole
 
 
 def test_other_fleets_and_invalid_round_numbers_are_rejected() -> None:

@@ -432,14 +432,8 @@ def make_newer(path: Path) -> None:
     [
         (lambda path: path.write_bytes(b"name,rounds\n" * 1000), "is not a SQLite file, or its header is damaged"),
         (lambda path: path.touch(), "has 0 bytes, too few for a turnout store: restore it"),
-        (
-            lambda path: make_database(path, "CREATE TABLE runs (id)"),
-            "is a SQLite file of another program",
-        ),
-        (
-            make_newer,
-            "has store format 2, but this version of turnout reads format 1: install a newer",
-        ),
+        (lambda path: make_database(path, "CREATE TABLE runs (id)"), "is a SQLite file of another program"),
+        (make_newer, "has store format 2, but this version of turnout reads format 1: install a newer"),
     ],
     ids=["text", "empty", "other program", "newer"],
 )

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from killing import environment
-from lab.killed import opened_after_a_kill
 from narrowing import known
 from turnout import POLICIES
-from turnout.errors import SettingError
+from turnout.errors import SettingError, StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
 from turnout.lab.runs.sweep import missing_plans, run_id
+from waiting import wait_until
 
 PLANS = [
     RunPlan("rbcsf", 12, 1, {"speed_weight": 20}),
@@ -279,6 +279,20 @@ with RunStore(path) as store:
     for plan in plans:
         play_into(store, plan, every=5)
 """
+
+
+def opened_after_a_kill(path: Path) -> RunStore:
+    """Opens a store; the lock goes with the last process of the group, which may end a moment after its leader."""
+
+    def opened() -> RunStore | None:
+        try:
+            return RunStore(path)
+        except StoreError as refused:
+            if "is being written by" not in str(refused):
+                raise
+            return None
+
+    return known(wait_until(opened, "the lock of a killed writer is free"))
 
 
 @pytest.mark.thorough

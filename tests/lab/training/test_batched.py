@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -16,8 +15,6 @@ from typing import Any
 import pytest
 
 import turnout
-from killing import Writes
-from lab.killed import opened_after_a_kill
 from lab.training.processes import forking, trainers
 from turnout.errors import TrainingError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
@@ -310,62 +307,6 @@ def test_snapshots_take_no_space_after_the_runs_have_finished(store: RunStore, p
     assert all(store.snapshot(info.id) is None for info in store.runs())
     for plan in FEW:
         assert_holds(store, plan)
-
-
-# Killed processes.
-
-
-def train_until_killed(path: Path, plans: list[RunPlan], die_at: int, *, with_workers: bool) -> None:
-    """Trains in a process of its own, which is killed before this write."""
-    os.setsid()
-    batched.MIN_PLAY_TO_SAVE_RATIO = 0.0  # save after every round, however long saving takes
-    Writes(die_at, group=with_workers)
-    with RunStore(path) as store:
-        train_plans(plans, store, workers=2, save_every=0)
-
-
-def assert_rounds_are_right(path: Path) -> int:
-    """Asserts that all stored rounds equal those of uninterrupted runs; returns their number."""
-    with opened_after_a_kill(path) as store:
-        infos = store.runs()
-        for info in infos:
-            stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
-            assert list(store.columns(info.id).records()) == stored
-        return sum(info.rounds for info in infos)
-
-
-@pytest.mark.thorough
-@forking
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param([4, 31, 40, 41, 46, 22, 55], id="short"),
-        pytest.param([4, 31, 40, 34, 41, 46, 22, 50, 55], marks=pytest.mark.thorough, id="long"),
-    ],
-)
-def test_training_killed_before_any_write_ends_equal(path: Path, kills: list[int]) -> None:
-    """The process is killed while it creates or opens the file, starts runs, or writes a round."""
-    plans = [make_plan(rounds=9, gamma=0.5), make_plan("rbcsf", 5, 1), make_plan(rounds=6, rate=0.2)]
-    expected, stored_rounds = sum(plan.rounds for plan in plans), [0]
-    fork = multiprocessing.get_context("fork")
-    for attempt, die_at in enumerate(kills):
-        # Workers that are not killed end by themselves while the next child trains.
-        options = {"with_workers": attempt % 2 == 0}
-        child = fork.Process(target=train_until_killed, args=(path, plans, die_at), kwargs=options, name="training")
-        child.start()
-        child.join()
-        assert child.exitcode == -signal.SIGKILL
-        if path.exists():
-            stored_rounds.append(assert_rounds_are_right(path))
-    assert stored_rounds == sorted(stored_rounds)
-    assert len(set(stored_rounds)) > 3, stored_rounds
-    assert stored_rounds[-1] < expected
-    with RunStore(path) as store:
-        counts: list[int] = []
-        train_plans(plans, store, workers=2, watch=counts.append)
-        assert sum(counts) == expected - stored_rounds[-1]
-        for plan in plans:
-            assert_holds(store, plan)
 
 
 # Runs without rounds.

@@ -66,11 +66,7 @@ def literal_model(world: BufferedTraining, records: list[RoundRecord]) -> tuple[
     return models[-1], stale
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"updates_per_version": 1, "mixing": 0.6}],
-    ids=["FedBuff", "FedAsync"],
-)
+@pytest.mark.parametrize("settings", [{}, {"updates_per_version": 1, "mixing": 0.6}], ids=["FedBuff", "FedAsync"])
 def test_the_model_equals_a_literal_computation(settings: dict[str, Any]) -> None:
     world = buffered(**settings)
     records = list(run_of(world).play(40))

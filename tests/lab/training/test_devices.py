@@ -93,10 +93,7 @@ def test_on_a_cpu_numpy_trains_the_mlp_and_torch_the_cnn() -> None:
 def test_the_mlp_is_not_trained_on_a_gpu() -> None:
     cache = LearnerCache()
     cache.device = "cuda"  # simulates a machine with a GPU
-    with (
-        cache,
-        pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"),
-    ):
+    with cache, pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"):
         training_world(items=30)
 
 

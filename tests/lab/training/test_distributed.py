@@ -30,6 +30,14 @@ PLANS = [
     for seed in range(2)
     for gamma in (1, "iid")
 ]
+TURNS = RunPlan(
+    "random",
+    5,
+    1,
+    world="training",
+    world_settings={"dataset": "digits", **SETTINGS, "updates_per_version": 2},
+    concurrency=3,
+)
 
 
 class HereExecutor:
@@ -37,15 +45,8 @@ class HereExecutor:
 
     workers = 2
 
-    def __init__(self, *, interrupted_after: int | None = None) -> None:
-        self.tasks: list[Any] = []
-        self.interrupted_after = interrupted_after
-
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         for index, task in reversed(list(enumerate(tasks))):
-            if len(self.tasks) == self.interrupted_after:
-                raise KeyboardInterrupt
-            self.tasks.append(task)
             yield index, function(task)
 
 
@@ -64,39 +65,12 @@ def stores(tmp_path: Path) -> Iterator[tuple[RunStore, RunStore]]:
 
 def test_distributed_training_stores_the_same_runs(stores: tuple[RunStore, RunStore]) -> None:
     local, other = stores
-    train_plans(PLANS, local, workers=1)
-    watched: list[int] = []
-    ids = play_plans(PLANS, other, backend=JoblibExecutor(2), watch=watched.append)
-    assert contents(other) == contents(local)
-    assert [other.info(run).key for run in ids] == [plan.key for plan in PLANS]
-    assert sum(watched) == sum(plan.rounds for plan in PLANS)
-
-
-TURNS = RunPlan(
-    "random",
-    5,
-    1,
-    world="training",
-    world_settings={"dataset": "digits", **SETTINGS, "updates_per_version": 2},
-    concurrency=3,
-)
-
-
-def test_an_interrupted_call_keeps_finished_runs_and_replaces_others(
-    stores: tuple[RunStore, RunStore],
-) -> None:
-    local, other = stores
-    plans = [*PLANS[:3], TURNS]
+    plans, watched = [*PLANS, TURNS], list[int]()
     train_plans(plans, local, workers=1)
-    with pytest.raises(KeyboardInterrupt):
-        play_plans(plans, other, backend=HereExecutor(interrupted_after=3))
-    assert len(contents(other)) == 3
-    (left,) = (plan for plan in plans if other.find(plan.key) is None)
-    other.begin(left.key, left.as_dict(), clients=40, code_version="an interrupted run")
-    executor = HereExecutor()
-    play_plans(plans, other, backend=executor)
-    assert len(executor.tasks) == 1
+    ids = play_plans(plans, other, backend=JoblibExecutor(2), watch=watched.append)
     assert contents(other) == contents(local)
+    assert [other.info(run).key for run in ids] == [plan.key for plan in plans]
+    assert sum(watched) == sum(plan.rounds for plan in plans)
 
 
 class Announced(PaperWorld):

@@ -450,10 +450,7 @@ class Stream(IterableDataset[Any]):
         ({"model": 3}, "model must be a function or a module, not 3"),
         ({"model": lambda: nn.ReLU()}, "nothing to train"),
         ({"model": lambda: nn.LSTM(4, 3)}, "the model must return a tensor, not tuple"),
-        (
-            {"loss": functional.mse_loss},
-            r"the targets of train_set, torch.int64 of shape \(3,\), do not fit",
-        ),
+        ({"loss": functional.mse_loss}, r"the targets of train_set, torch.int64 of shape \(3,\), do not fit"),
         ({"loss": lambda outputs, _: outputs}, r"one number, the mean over the batch, not of shape \(3, 3\)"),
         ({"loss": "mse"}, "loss must be a function or a module, not 'mse'"),
         ({"metric": lambda outputs, _: outputs}, "the metric fails on outputs and targets of train_set"),

@@ -159,17 +159,10 @@ def test_training_of_the_papers_networks_equals_a_plain_loop(maker: str, name: s
 
 
 @every_learner
-def test_cohorts_of_different_sizes_train_in_one_call(make: Maker) -> None:
-    with digits(make, batch_size=8) as learner:
-        sizes = [5, 0, 1, 13, 2]
-        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, size, seed=size) for size in sizes])
-
-
-@every_learner
-def test_a_smaller_round_after_a_larger_one_is_correct(make: Maker) -> None:
+def test_cohorts_of_different_sizes_train_in_one_call_and_smaller_rounds_after_larger_ones(make: Maker) -> None:
     """Data of other clients from the larger round must not affect the smaller one."""
-    with digits(make) as learner:
-        for sizes in ([12], [3], [9, 1], [3]):
+    with digits(make, batch_size=8) as learner:
+        for sizes in ([5, 0, 1, 13, 2], [3], [9, 1], [3]):
             check_against_a_plain_loop(learner, DIGITS, [cohort(learner, size, seed=size) for size in sizes])
 
 

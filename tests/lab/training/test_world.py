@@ -23,7 +23,7 @@ from turnout.lab import (
     play,
 )
 from turnout.lab.training.learner_cache import LearnerCache, training_world
-from turnout.lab.training.world import play_batched
+from turnout.lab.training.world import BegunRounds
 from turnout.policies.small_fleet import SmallFleet
 
 DIGITS = load_dataset("digits")
@@ -138,7 +138,7 @@ def test_a_batched_round_equals_separate_rounds() -> None:
         offers = [world.offer(round_) for world, round_ in zip(batched, rounds, strict=True)]
         chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
         selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
-        reports = play_batched(batched, offers, selections)
+        reports = BegunRounds(batched, offers, selections).finish()
         for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
             assert report == world.play(offer, selection)
             assert ("accuracy" in report.metrics) == (report.round % 2 == 0)

@@ -187,8 +187,8 @@ class SeedsGlobally(PaperWorld):
             r"a restored world goes on alike: state\['trained'\] is a list, not a plain array or number",
         ),
         (ReturnsOwnArray, "a restored world goes on alike: later rounds changed a saved state"),
-        (selecting(draw_globally), "global random state is untouched: the world drew from, or reseeded, a global"),
-        (SeedsGlobally, "global random state is untouched: the world drew from, or reseeded, a global"),
+        (selecting(draw_globally), "global random state is untouched: a global random generator was drawn from"),
+        (SeedsGlobally, "global random state is untouched: a global random generator was drawn from"),
     ],
 )
 def test_a_violated_contract_is_found(world: Any, violation: str) -> None:

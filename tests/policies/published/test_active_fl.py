@@ -13,7 +13,7 @@ SIZES = [float(row % 7 + 1) for row in range(40)]
 
 
 def test_100_rounds_equal_a_literal_implementation() -> None:
-    policy = ActiveFL(40, cohort_size=10, dropped=0.5, sharpness=0.8, uniform=0.3, sizes=SIZES, seed=2)
+    policy = ActiveFL(40, cohort_size=10, dropped=0.5, sharpness=0.8, uniform=0.38, sizes=SIZES, seed=2)
     fleet = SmallFleet(1, availability=0.6, losses=True)
     loss: dict[int, float] = {}
     for round_ in range(1, 101):
@@ -27,7 +27,7 @@ def test_100_rounds_equal_a_literal_implementation() -> None:
         by_value = sorted(rows, key=lambda row: (value.get(row, highest), tie_break[row]))
         dropped = by_value[: math.floor(0.5 * len(rows))]
         size = min(10, len(rows))
-        uniform = round(0.3 * size)
+        uniform = round(0.38 * size)
         weight = {row: math.exp(0.8 * value.get(row, highest)) for row in rows if row not in dropped}
         chosen = sorted(weight, key=lambda row: keys[row] / weight[row])[: size - uniform]
         chosen += sorted(dropped, key=lambda row: keys[row])[: size - uniform - len(chosen)]

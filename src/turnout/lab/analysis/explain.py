@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -59,8 +58,7 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
     """Explains the last of these decisions; the run plays those before it again."""
     selection, policy = records[-1].selection, run.policy
     for record in records[:-1]:
-        again, known = run.decide().report, record.report
-        if not _equal(again.clients, known.clients) or not _equal(again.exchange_times, known.exchange_times):
+        if not _is_same(run.decide().report, record.report):
             why = f"the replay of decision {record.round} differs from the record"
             return inexact_explanation(policy, selection, client, _name, why, unit=TimeUnit.DECISION)
     offer = run.next_offer()
@@ -98,14 +96,15 @@ def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRec
     for record in records:
         recorded = record.report
         report = timing.play(timing.offer(record.round), record.selection)
-        if not _equal(report.clients, recorded.clients) or not _equal(report.exchange_times, recorded.exchange_times):
+        if not _is_same(report, recorded):
             return record.round
         policy.tell(replace(report, losses=recorded.losses, signals=recorded.signals, metrics=recorded.metrics))
     return None
 
 
-def _equal(left: Any, right: Any) -> bool:
-    return bool(np.array_equal(left, right))
+def _is_same(report: RoundReport, other: RoundReport) -> bool:
+    names = ("clients", "exchange_times")
+    return all(np.array_equal(getattr(report, name), getattr(other, name)) for name in names)
 
 
 def _name(row: int) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import TurnoutError
@@ -71,7 +70,7 @@ PAPER_PROMISE = JudgedPromise(DEFAULT_RATE, "always", "selected")
 
 def first_promise(guarantees: Sequence[Guarantee | None], rate: float | None = None) -> JudgedPromise:
     """Returns the first guarantee with one rate for all clients, else the paper's promise; `rate` replaces its rate."""
-    common = (guarantee for guarantee in guarantees if guarantee is not None and np.ndim(_rate(guarantee)) == 0)
+    common = (each for each in guarantees if each is not None and isinstance(exact_rates(each.rate, None)[0], int))
     first = next(common, None)
     promise = PAPER_PROMISE if first is None else JudgedPromise(first.rate, first.accrual, first.counts)
     return promise if rate is None else replace(promise, rate=rate)
@@ -129,7 +128,3 @@ def worst_of(statuses: Sequence[PromiseStatus]) -> PromiseStatus:
     'broken'
     """
     return max(statuses, key=STATUSES.index)
-
-
-def _rate(guarantee: Guarantee) -> Any:
-    return guarantee.rate

@@ -41,13 +41,7 @@ class LearningCurve:
         if FINISHED in columns.metrics:
             return cls._without_rounds(accuracies, columns.metrics[FINISHED] / 60)
         clock = np.cumsum(columns.durations) / 60
-        return cls(
-            columns.rounds[rows],
-            clock[rows],
-            accuracies[rows],
-            int(columns.rounds[-1]),
-            float(clock[-1]),
-        )
+        return cls(columns.rounds[rows], clock[rows], accuracies[rows], int(columns.rounds[-1]), float(clock[-1]))
 
     @classmethod
     def _without_rounds(cls, accuracies: FloatArray, finished: FloatArray) -> LearningCurve:

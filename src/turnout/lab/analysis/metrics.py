@@ -12,13 +12,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, Rate, as_floats
 from turnout.kernel.certificate import Accrual, Certificate
 from turnout.kernel.guarantee import TurnCounting
-from turnout.lab.analysis.promise import (
-    SHARE_OF,
-    Shortfall,
-    accrual_mask,
-    require_rounds,
-    shortfalls,
-)
+from turnout.lab.analysis.promise import SHARE_OF, Shortfall, accrual_mask, require_rounds, shortfalls
 from turnout.lab.columns import RoundColumns
 
 

@@ -75,12 +75,7 @@ def drift_constant(clients: int, guaranteed_rate: Rate) -> float:
 
 
 def queue_bound(
-    rounds: npt.ArrayLike,
-    *,
-    clients: int,
-    guaranteed_rate: Rate,
-    speed_weight: float = 0.0,
-    slowest: float = 0.0,
+    rounds: npt.ArrayLike, *, clients: int, guaranteed_rate: Rate, speed_weight: float = 0.0, slowest: float = 0.0
 ) -> FloatArray:
     """Returns sqrt(2T·(Γ + V·slowest)), a bound on sqrt(Σ owed²) in expectation after each number of rounds T.
 

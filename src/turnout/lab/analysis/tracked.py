@@ -11,7 +11,7 @@ from turnout.kernel.arrays import FloatArray, IntArray, exact_rates
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.judging import guarantee_of_plan
-from turnout.lab.analysis.promise import accrual_mask, counted_outcomes, with_outcome
+from turnout.lab.analysis.promise import accrual_mask, counted_outcomes, knows_available, with_outcome
 from turnout.lab.columns import RoundColumns
 from turnout.tracking import RoundMeter, Tracker
 
@@ -77,6 +77,6 @@ def _behind(columns: RoundColumns, guarantee: Guarantee | None, owed: IntArray) 
     """Returns None without rounds, without a promise, or if the availability that it refers to was not stored."""
     if guarantee is None or STARTED in columns.metrics:
         return None
-    if guarantee.accrual == "available" and (columns.available is None or "available" in columns.absent):
+    if guarantee.accrual == "available" and not knows_available(columns):
         return None
     return turns_behind(columns, guarantee, owed)

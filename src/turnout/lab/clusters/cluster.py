@@ -6,7 +6,7 @@ import importlib.util
 import socket
 from typing import ClassVar
 
-from turnout.errors import ClusterError, SettingError
+from turnout.errors import ClusterError, SettingError, first_line
 from turnout.kernel.arrays import as_count
 from turnout.kernel.backend import available_cores
 from turnout.lab.runs.executors import Executor
@@ -59,11 +59,6 @@ class Cluster(Executor):
     def lacks_module(self, error: BaseException) -> ClusterError:
         """Returns the error for a worker that cannot import a module."""
         return ClusterError(f"a worker of {self.name} lacks a module ({error}): install turnout on every machine")
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error, or its class."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _split_address(address: str) -> tuple[str, int]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from turnout.errors import ClusterError, TurnoutError
-from turnout.lab.clusters.cluster import Cluster, first_line
+from turnout.errors import ClusterError, TurnoutError, first_line
+from turnout.lab.clusters.cluster import Cluster
 from turnout.lab.runs.executors import MAX_REPEATS, Result, Task
 
 

@@ -121,11 +121,7 @@ def mean_curves(
 
 
 def draw_curves(
-    axes: Axes,
-    table: Table,
-    labels: Sequence[str],
-    x: str = "round",
-    limits: tuple[float, float] = (0.0, np.inf),
+    axes: Axes, table: Table, labels: Sequence[str], x: str = "round", limits: tuple[float, float] = (0.0, np.inf)
 ) -> None:
     """Draws the curves of a table that `mean_curves` returned; by default they are never negative."""
     for label, style in styles_of(labels).items():

@@ -117,9 +117,10 @@ class StoredRun:
         self._clients = playing.world.clients
         self.id = store.begin(plan.key, stored_plan(store, plan), clients=self._clients, code_version=made_by)
         self.done = 0
+        self.has_snapshot = False  # now or earlier, which leaves unused space in the store
         self._unsaved: list[RoundRecord] = []
         if (snapshot := store.snapshot(self.id)) is not None:
-            self.done, state = snapshot
+            self.has_snapshot, (self.done, state) = True, snapshot
             playing.restore(state, self.done)
 
     @property
@@ -142,6 +143,7 @@ class StoredRun:
         """
         columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
         state = self._playing.state() if with_state else None
+        self.has_snapshot |= with_state
         self._store.append(self.id, columns, snapshot=state, finish=self.finished)
         self._unsaved.clear()
         if track is not None:

@@ -5,8 +5,6 @@ A table is made of parts, one per run: the constants of the run, and its columns
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -23,6 +21,7 @@ from turnout.kernel.rounds import OUTCOMES
 from turnout.kernel.slots.turns import FINISHED
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
+from turnout.lab.tables import csv_text
 from turnout.tracking.names import flat_settings
 
 TableKind = Literal["runs", "rounds", "clients", "turns"]
@@ -83,11 +82,7 @@ class RunTable:
 
     def to_csv(self) -> str:
         """Returns the table as CSV; a missing value is an empty field."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.names)
-        writer.writerows(self.rows())
-        return text.getvalue()
+        return csv_text(self.names, self.rows())
 
     def to_jsonl(self) -> str:
         """Returns one JSON object per row."""

@@ -83,8 +83,11 @@ def train_plans(
             sweep(small, store, workers=workers, watch=watchers.stored)
         runs = [RunInProgress(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
         for batch in _sharing_a_learner(runs):
-            has_snapshots = _play_batch(batch, save_every, keep_models, watchers)
-            if has_snapshots and not keep_models:
+            for begin, without_rounds in ((_begin_round, False), (_begin_turn, True)):
+                alike = [run for run in batch if run.world.needs_slots is without_rounds]
+                _play_runs(alike, begin, save_every, keep_models, watchers)
+            batch[0].learner.close()
+            if not keep_models and any(run.has_snapshot for run in batch):
                 store.compact()
     return [run_id(store, plan) for plan in requested]
 
@@ -100,36 +103,14 @@ def _sharing_a_learner(runs: Sequence[RunInProgress]) -> list[list[RunInProgress
     return [[run for run in runs if run.learner is learner] for learner in learners]
 
 
-def _play_batch(
-    runs: Sequence[RunInProgress],
-    save_every: float,
-    keep_models: bool,
-    watchers: Watchers,
-) -> bool:
-    """Plays all runs of a learner, and closes it; returns whether snapshots were saved.
-
-    Args:
-        runs: Runs that share a learner.
-        save_every: The interval between snapshots, in seconds.
-        keep_models: Whether a finished run keeps its state.
-        watchers: Who follows the runs.
-    """
-    has_snapshots = False
-    for begin, without_rounds in ((_begin_round, False), (_begin_turn, True)):
-        alike = [run for run in runs if run.world.needs_slots is without_rounds]
-        has_snapshots |= _play_runs(alike, begin, save_every, keep_models, watchers)
-    runs[0].learner.close()
-    return has_snapshots
-
-
 def _play_runs(
     runs: Sequence[RunInProgress],
     begin: Callable[[Sequence[RunInProgress]], Step],
     save_every: float,
     keep_models: bool,
     watchers: Watchers,
-) -> bool:
-    """Plays all runs to their end; returns whether snapshots were saved, now or earlier.
+) -> None:
+    """Plays all runs to their end.
 
     If the learner trains while this process goes on, the runs form two lanes: the rounds of one lane are selected and
     prepared while the learner trains those of the other.
@@ -141,7 +122,6 @@ def _play_runs(
         keep_models: Whether a finished run keeps its state.
         watchers: Who follows the runs.
     """
-    has_snapshots = any(run.done for run in runs)
     count = LANES if runs and runs[0].learner.overlaps else 1
     lanes = [_Lane(part, begin, save_every) for part in (runs[lane::count] for lane in range(count)) if part]
     while lanes:
@@ -149,9 +129,7 @@ def _play_runs(
             played = lane.finish(keep_models, watchers)
             if watchers.watch is not None and played:
                 watchers.watch(played)
-            has_snapshots |= lane.saved
         lanes = [lane for lane in lanes if lane.runs]
-    return has_snapshots
 
 
 class _Lane:
@@ -162,7 +140,6 @@ class _Lane:
     ) -> None:
         self.runs, self._begin, self._save_every = list(runs), begin, save_every
         self._next_save = time.monotonic() + save_every
-        self.saved = False
         self._step = begin(self.runs)
 
     def finish(self, keep_models: bool, watchers: Watchers) -> int:
@@ -182,7 +159,6 @@ class _Lane:
             start = time.monotonic()
             for run in self.runs:
                 run.save(watchers.track, with_state=True)
-            self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
         if self.runs:

@@ -206,11 +206,7 @@ def training_world(
         raise SettingError("mixing is a setting of training without rounds: set updates_per_version to 1, too")
     without_rounds: dict[str, Any] = {}
     if updates_per_version is not None:
-        without_rounds = {
-            "updates_per_version": updates_per_version,
-            "discount": discount,
-            "mixing": mixing,
-        }
+        without_rounds = {"updates_per_version": updates_per_version, "discount": discount, "mixing": mixing}
     if learner is not None:
         parameters = inspect.signature(training_world).parameters
         if changed := [name for name in OWN_SETTINGS if given[name] != parameters[name].default]:

@@ -90,7 +90,7 @@ class TrainingWorld(FederatedWorld):
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Trains the selected clients, averages those that arrived, and evaluates the new model."""
-        return play_batched([self], [offer], [selection])[0]
+        return BegunRounds([self], [offer], [selection]).finish()[0]
 
     def state(self) -> dict[str, Any]:
         """Returns the weights of the model and the state of the inner world."""
@@ -155,10 +155,3 @@ class BegunRounds:
             world._complete_report(start.report, result, accuracies.get(index))
             for index, (world, start, result) in enumerate(zip(self._worlds, self._started, results, strict=True))
         ]
-
-
-def play_batched(
-    worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
-) -> list[RoundReport]:
-    """Plays one round in each of several worlds that share a learner, and trains all their cohorts in one call."""
-    return BegunRounds(worlds, offers, selections).finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -14,7 +13,7 @@ from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.round_robin import RoundRobin
 from turnout.policies.baselines.uniform import UniformRandom
-from turnout.policies.check_support import is_plain, require, require_same_state
+from turnout.policies.check_support import is_plain, require, require_same_state, untouched_generators
 
 Build: TypeAlias = Callable[[int], World]
 
@@ -123,14 +122,8 @@ def a_restored_world_goes_on_alike(build: Build) -> None:
 
 def global_random_state_is_untouched(build: Build) -> None:
     """Global random generators are neither used nor reseeded."""
-    numpy_before, python_before = np.random.get_state(), random.getstate()  # noqa: NPY002
-    _play(build(0), UniformRandom)
-    numpy_after = np.random.get_state()  # noqa: NPY002
-    require(
-        all(np.array_equal(a, b) for a, b in zip(numpy_before, numpy_after, strict=True))
-        and python_before == random.getstate(),
-        "the world drew from, or reseeded, a global random generator: use round_rng(seed, purpose, round)",
-    )
+    with untouched_generators():
+        _play(build(0), UniformRandom)
 
 
 CHECKS: tuple[Callable[[Build], None], ...] = (

@@ -8,13 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import (
-    MAX_CLIENTS,
-    FloatArray,
-    as_count,
-    as_number,
-    read_only,
-)
+from turnout.kernel.arrays import MAX_CLIENTS, FloatArray, as_count, as_number, read_only
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
 from turnout.lab.worlds.distributions import Draws, Quantity, make_availability

@@ -11,7 +11,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
-from turnout.lab.columns import RoundColumns
+from turnout.lab.columns import LATE_COLUMNS, RoundColumns
 from turnout.lab.worlds.base import ColdStartWorld, check_round
 from turnout.lab.worlds.distributions import Draws
 
@@ -19,7 +19,6 @@ RIDGE = 1.0
 MIN_OWN_TURNS = 5  # a client with fewer turns is resampled from the turns of the whole fleet
 BLOCK_ROUNDS = 20  # the block length of the availability bootstrap, which preserves short-term correlation
 MIN_PREDICTION = 0.05  # the lower bound of a predicted time, as a share of the client's mean time
-LATE_COLUMNS = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
 FAILED, LATE = OUTCOMES.index("failed"), OUTCOMES.index("late")
 
 ASSUMPTIONS = (
@@ -213,12 +212,7 @@ class FittedWorld(ColdStartWorld):
         mask: BoolArray = self.history.available[(first + index) % rounds]
         return mask
 
-    def _outcomes(
-        self,
-        round: int,
-        rows: IntArray,
-        contexts: FloatArray,
-    ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
+    def _outcomes(self, round: int, rows: IntArray, contexts: FloatArray) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
         """Returns seconds and outcomes: the predicted time multiplied by the factor of a resampled turn."""
         turns = self.times.sampler.sample(self._turn_draws.at(round))[rows]
         failed = self.times.failed[turns]
@@ -278,12 +272,10 @@ class RecordedWorld(FittedWorld):
 
     def _with_signals(self, report: RoundReport) -> RoundReport:
         """Adds the recorded losses and signals of the clients that were also selected in the record."""
-        columns, turns = self.history.columns, self._turns_of(report.round)
+        columns = self.history.columns
         if columns.losses is None and not columns.signals:
             return report
-        turn_of_row = dict(zip(columns.chosen[turns].tolist(), range(turns.start, turns.stop), strict=True))
-        own = [(index, turn_of_row[row]) for index, row in enumerate(report.clients.tolist()) if row in turn_of_row]
-        indices, recorded = np.array(own, dtype=np.int64).reshape(-1, 2).T
+        indices, recorded = self._recorded(report.round, report.clients)
 
         def known(column: FloatArray) -> FloatArray:
             values = np.full(len(report.clients), np.nan)
@@ -300,28 +292,27 @@ class RecordedWorld(FittedWorld):
     def _turns_of(self, round: int) -> slice:
         return slice(*self.history.columns.starts[round - 1 : round + 1].tolist())
 
-    def _outcomes(
-        self,
-        round: int,
-        rows: IntArray,
-        contexts: FloatArray,
-    ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
+    def _recorded(self, round: int, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the indices of the rows that were selected in the recorded round too, and their recorded turns."""
+        turns, turn_of_row = self._turns_of(round), np.full(self._clients, -1)
+        turn_of_row[self.history.columns.chosen[turns]] = np.arange(turns.start, turns.stop)
+        indices = np.flatnonzero(turn_of_row[rows] >= 0)
+        return indices, turn_of_row[rows[indices]]
+
+    def _outcomes(self, round: int, rows: IntArray, contexts: FloatArray) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
         """Returns the recorded results; a time in another context is scaled by the ratio of the predictions."""
         seconds, outcomes = super()._outcomes(round, rows, contexts)
-        turns, columns = self._turns_of(round), self.history.columns
-        turn_of_row = {int(row): turn for turn, row in enumerate(columns.chosen[turns], start=turns.start)}
-        for index, row in enumerate(rows.tolist()):
-            if (turn := turn_of_row.get(row)) is None:
-                continue
-            outcomes[index] = 0 if columns.outcomes is None else columns.outcomes[turn]
-            seconds[index] = columns.exchange_times[turn]
-            if np.array_equal(columns.contexts[turn], contexts[index]):
-                self.recorded_times += 1
-                if outcomes[index] == LATE:
-                    self._late.add((round, row))
-            elif not outcomes[index]:
-                both = self.times.predict(np.array([row, row]), np.array([contexts[index], columns.contexts[turn]]))
-                seconds[index] *= both[0] / both[1]
+        columns, (indices, turns) = self.history.columns, self._recorded(round, rows)
+        outcomes[indices] = 0 if columns.outcomes is None else columns.outcomes[turns]
+        seconds[indices] = columns.exchange_times[turns]
+        same = (columns.contexts[turns] == contexts[indices]).all(axis=1)
+        self.recorded_times += int(same.sum())
+        late = indices[same & (outcomes[indices] == LATE)]
+        self._late.update((round, row) for row in rows[late].tolist())
+        elsewhere = ~same & (outcomes[indices] == 0)
+        here, other = contexts[indices[elsewhere]], columns.contexts[turns[elsewhere]]
+        own = rows[indices[elsewhere]]
+        seconds[indices[elsewhere]] *= self.times.predict(own, here) / self.times.predict(own, other)
         self.reported_times += len(rows)
         return seconds, outcomes
 

@@ -298,6 +298,9 @@ def test_near_the_front_means_not_dominated_with_confidence() -> None:
     assert classify(times, shortfalls) == {"a": "front", "b": "near", "c": "behind"}
     assert classify(times, {**shortfalls, "c": np.array([1.4, 1.0, 1.2])})["c"] == "front"
     assert classify({}, {}) == {}
+    # Slower with confidence, but behind in turns only perhaps; and as fast as another, but further behind for sure.
+    assert classify(times, {**shortfalls, "c": np.array([1.4, 1.8, 1.5])})["c"] == "near"
+    assert classify({**times, "c": times["a"]}, {**shortfalls, "c": np.array([2.5, 2.6, 2.4])})["c"] == "behind"
 
 
 def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunMetrics]) -> None:

@@ -202,10 +202,7 @@ def test_random_has_to_be_later_than_every_policy_at_every_target(fast: str) -> 
 
 def test_a_policy_that_never_reaches_a_target_leaves_the_claim_about_random_open() -> None:
     def shape(_: Panel, label: str, seed: int) -> dict[str, float]:
-        return {
-            "end": 0.6 if label == "FedCS(3)" else 0.8,
-            "seconds": (30 if label == "random" else 3) + 0.01 * seed,
-        }
+        return {"end": 0.6 if label == "FedCS(3)" else 0.8, "seconds": (30 if label == "random" else 3) + 0.01 * seed}
 
     claim = time_claim(WORST, shape)
     assert claim.verdict == "not decided"

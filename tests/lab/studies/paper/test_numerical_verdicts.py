@@ -27,13 +27,7 @@ from turnout.lab.studies.paper.comparison import (
     training_time_claims,
 )
 from turnout.lab.studies.paper.horizon import FLEET, ZERO, HorizonStudy, horizon_claims
-from turnout.lab.studies.paper.theory import (
-    ORACLE,
-    Theory,
-    rate_claim,
-    regret_claim,
-    second_half_mean,
-)
+from turnout.lab.studies.paper.theory import ORACLE, Theory, rate_claim, regret_claim, second_half_mean
 from turnout.lab.studies.paper.trade_off import ORACLE as TRADE_OFF_ORACLE
 from turnout.lab.studies.paper.trade_off import WEIGHTS as TRADE_OFF_WEIGHTS
 from turnout.lab.studies.paper.trade_off import TradeOff, trade_off_claims

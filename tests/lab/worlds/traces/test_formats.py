@@ -104,6 +104,16 @@ def test_npz_with_plain_names_describes_one_part(tmp_path: Path) -> None:
     assert intervals(read_traces(path, layout=dropped).availability)["client-2"] == [(20, 25)]
 
 
+@pytest.mark.parametrize(
+    "rows", [{"start": [1.0, 4.0], "stop": [2.0, 5.0]}, {"time": [1.0, 4.0], "state": ["on", "off"]}], ids=sorted
+)
+def test_a_client_without_rows_keeps_its_record_in_npz(tmp_path: Path, rows: dict[str, Any]) -> None:
+    np.savez(tmp_path / "a.npz", client=["a", "b", "c"], ptr=[0, 0, 2, 2], end=[10.0, 20.0, 30.0], **rows)
+    trace = known(read_traces(tmp_path / "a.npz").availability)
+    assert (trace.ids, trace.ends.tolist()) == (("a", "b", "c"), [10, 20, 30])
+    assert [len(own) for own in intervals(trace).values()] == [0, 1 if "time" in rows else 2, 0]
+
+
 # Rules.
 
 

@@ -29,15 +29,7 @@ from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedHistor
 from turnout.policies.base import SelectionPolicy
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
-SUMMARISED = (
-    "mean_round",
-    "p95_round",
-    "least_share",
-    "largest_shortfall",
-    "shortfall_at_end",
-    "worst_debt",
-    "jain",
-)
+SUMMARISED = ("mean_round", "p95_round", "least_share", "largest_shortfall", "shortfall_at_end", "worst_debt", "jain")
 FIGURES = (*SUMMARISED, "other_choices", "other_rounds")
 RATE = "updates_per_second"
 ON_TIME = ("mean_round", "p95_round", RATE)
@@ -345,11 +337,8 @@ def _can_be_rebuilt(record: Recording) -> bool:
         again, columns = _played_in_its_world(record.plan), record.columns
     except PluginError:  # its policy or its world is not installed here
         return False
-    return bool(
-        np.array_equal(again.chosen, columns.chosen)
-        and np.array_equal(again.starts, columns.starts)
-        and np.array_equal(again.exchange_times, columns.exchange_times)
-    )
+    names = ("chosen", "starts", "exchange_times")
+    return all(np.array_equal(getattr(again, name), getattr(columns, name)) for name in names)
 
 
 def _played_in_its_world(plan: RunPlan) -> RoundColumns:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,11 @@ class Layout(ABC):
     Attributes:
         shapes: The shape of each array.
         parameters: The length of the flat weights.
+        dtype: Their type.
     """
 
     __slots__ = ()
+    dtype: Literal["float64", "float32"] = "float64"
 
     @property
     @abstractmethod
@@ -164,13 +166,14 @@ class Learner(ABC):
 
         return finish
 
-    @abstractmethod
     def saved(self, weights: Weights) -> npt.NDArray[np.floating]:
-        """Returns the weights as a flat array, for a checkpoint."""
+        """Returns a copy of the weights as a flat array, for a checkpoint."""
+        array: npt.NDArray[np.floating] = weights.copy()
+        return array
 
-    @abstractmethod
     def loaded(self, array: npt.ArrayLike) -> Weights:
-        """Returns the weights that `saved` converted to an array; raises StateError if they do not fit this model."""
+        """Returns a copy of the weights that `saved` returned; raises StateError if they do not fit this model."""
+        return self.network.check_weights(array).astype(self.network.dtype)
 
     def close(self) -> None:  # noqa: B027  # most learners hold no resources
         """Releases processes and memory; the learner can be used again afterwards."""

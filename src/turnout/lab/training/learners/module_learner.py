@@ -56,7 +56,6 @@ class ModuleLearner(Learner):
         self._layout = ModuleLayout(self._module)
         self.network = self._layout
         self._module.to(self.device)
-        self._dtype = np.dtype(self._layout.dtype)
         self.workers = as_count("workers", available_cores() if workers is None else workers, SettingError)
         if kind != "cpu":
             self.workers = 1
@@ -69,7 +68,8 @@ class ModuleLearner(Learner):
 
     def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
         """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
-        return self.loaded(self.spec.initial_weights(seed))
+        weights: npt.NDArray[np.floating] = self.loaded(self.spec.initial_weights(seed))
+        return weights
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Distributes the clients of all cohorts over the workers and averages each cohort."""
@@ -77,7 +77,9 @@ class ModuleLearner(Learner):
         results = []
         for cohort in cohorts:
             own = list(islice(trained, len(cohort.orders)))
-            models = np.array([model for model, _ in own], self._dtype).reshape(len(own), self.network.parameters)
+            models = np.array([model for model, _ in own], self.network.dtype).reshape(
+                len(own), self.network.parameters
+            )
             results.append(self._average(cohort, models, np.array([loss for _, loss in own])))
         return results
 
@@ -89,14 +91,6 @@ class ModuleLearner(Learner):
         sums = np.array([value for _, value in measured]).reshape(len(models), len(starts)).sum(axis=1)
         return (sums / (targets.numel() if self.spec.metric is None else 1)).tolist()  # type: ignore[no-any-return]
 
-    def saved(self, weights: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """Returns a copy of the weights."""
-        return weights.copy()
-
-    def loaded(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Returns a copy of saved weights; raises StateError if they do not fit this network."""
-        return self.network.check_weights(array).astype(self._dtype)
-
     def close(self) -> None:
         """Ends the worker processes."""
         if self._pool is not None:
@@ -106,7 +100,7 @@ class ModuleLearner(Learner):
     def run_task(self, task: Task) -> tuple[Any, float]:
         """Returns the trained model of a client and its loss; or nothing, and the measurement of a model."""
         weights, order, first = task
-        start = torch.from_numpy(np.array(weights, self._dtype))
+        start = torch.from_numpy(np.array(weights, self.network.dtype))
         with forkable():
             if order is not None:
                 trained, loss = self._train_client(start, order)

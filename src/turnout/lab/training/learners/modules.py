@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class ModuleLayout(Layout):
         self.trained, self.fixed = tuple(trained), tuple(fixed)
         self._shapes = {name: tuple(value.shape) for name, value in (trained | fixed).items()}
         double = any(value.dtype == torch.float64 for value in trained.values())
-        self.dtype: Literal["float64", "float32"] = "float64" if double else "float32"
+        self.dtype = "float64" if double else "float32"
         self._constants = {
             name: value.clone() for name, value in module.named_buffers() if name not in buffers and value is not None
         }
@@ -185,17 +185,15 @@ def as_pair(name: str, given: Any) -> tuple[Tensor, Tensor]:
         )
     if not inputs.is_floating_point():
         inputs = inputs.long()
-    return inputs, targets.float() if targets.dtype == torch.float64 else _as_long(targets)
+    if targets.dtype == torch.float64:
+        return inputs, targets.float()
+    return inputs, targets if targets.is_floating_point() or targets.dtype == torch.bool else targets.long()
 
 
 def _as_tensor(array: Any) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu()
     return torch.from_numpy(np.array(array))  # a copy: the array may be read-only
-
-
-def _as_long(targets: Tensor) -> Tensor:
-    return targets if targets.is_floating_point() or targets.dtype == torch.bool else targets.long()
 
 
 def _try(spec: ModuleSpec, module: nn.Module, name: str, inputs: Tensor, targets: Tensor) -> None:

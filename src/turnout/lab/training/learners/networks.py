@@ -17,11 +17,7 @@ from turnout.lab.training.learners.base import Layout
 KERNEL = 5
 POOL = 2
 #: (convolutions, hidden layers): the paper's two networks, and one for the small digits.
-CONVOLUTIONAL = {
-    "digits": ((16,), (32,)),
-    "fashion-mnist": ((20, 50), (500,)),
-    "cifar-10": ((64, 64), (384, 192)),
-}
+CONVOLUTIONAL = {"digits": ((16,), (32,)), "fashion-mnist": ((20, 50), (500,)), "cifar-10": ((64, 64), (384, 192))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.training.datasets import Dataset
@@ -77,14 +76,6 @@ class NumpyLearner(Learner):
                 scores = self._forward(weights[None], self._test_images[None])[-1][0]
             accuracies.append(float((scores.argmax(axis=1) == self._test_labels).mean()))
         return accuracies
-
-    def saved(self, weights: FloatArray) -> npt.NDArray[np.floating]:
-        """Returns a copy of the weights."""
-        return weights.copy()
-
-    def loaded(self, array: npt.ArrayLike) -> FloatArray:
-        """Returns a copy of saved weights; raises StateError if they do not fit this network."""
-        return self.network.check_weights(array).astype(np.float64)
 
     def _forward(self, models: FloatArray, images: FloatArray) -> list[FloatArray]:
         """Returns the input of each layer, then the scores; all of shape (models, items, …)."""

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, first_line
 from turnout.kernel.arrays import as_count
 from turnout.lab.training.learners.base import Cohort
 from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.module_learner import TEST_ITEMS, ModuleLearner, measure
 from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec
-from turnout.lab.training.learners.stacking import StackingLearner, first_line
+from turnout.lab.training.learners.stacking import StackingLearner
 
 STACK = 64
 MAX_DIFFERENCE = 0.02  # of a trial, relative to how far training moved the weights
@@ -38,14 +38,7 @@ REASONS = {
 class StackedModuleLearner(StackingLearner):
     """Stacks the models of clients, which may be any module that `torch.func.vmap` supports."""
 
-    def __init__(
-        self,
-        spec: ModuleSpec,
-        *,
-        device: str = "cpu",
-        stack: int = STACK,
-        graphs: bool = True,
-    ) -> None:
+    def __init__(self, spec: ModuleSpec, *, device: str = "cpu", stack: int = STACK, graphs: bool = True) -> None:
         """Copies the data to the device.
 
         Args:
@@ -73,15 +66,13 @@ class StackedModuleLearner(StackingLearner):
     def evaluate(self, models: Sequence[Tensor]) -> list[float]:
         """Returns the metric of each model on the test set, one model after the other."""
         inputs, targets = self._test_set
+        has_metric = self.spec.metric is not None
+        length, count = (len(inputs), 1) if has_metric else (TEST_ITEMS, targets.numel())  # a metric needs all items
+        parts = list(zip(torch.split(inputs, length), torch.split(targets, length), strict=True))
         results = []
         for weights in models:
             self.layout.put(self.module, weights)
-            if self.spec.metric is not None:
-                results.append(measure(self.spec, self.module, inputs, targets))
-                continue
-            parts = zip(torch.split(inputs, TEST_ITEMS), torch.split(targets, TEST_ITEMS), strict=True)
-            correct = sum(measure(self.spec, self.module, *part) for part in parts)
-            results.append(correct / targets.numel())
+            results.append(sum(measure(self.spec, self.module, *part) for part in parts) / count)
         return results
 
     def gradients(

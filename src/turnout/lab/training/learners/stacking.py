@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from turnout.errors import TrainingError
+from turnout.errors import TrainingError, first_line
 from turnout.kernel.arrays import IntArray
 from turnout.lab.training.learners.base import Cohort, FinishTraining, Learner, TrainingResult, held_items
 from turnout.lab.training.learners.cnn import descend
@@ -285,8 +285,3 @@ def split_batches(orders: Sequence[IntArray], batch_size: int) -> tuple[list[Int
         for step, items in enumerate(own):
             padded[step, client, : len(items)] = items
     return list(padded), steps, True
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error, or its class."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

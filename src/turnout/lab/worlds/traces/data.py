@@ -108,16 +108,9 @@ class LinkTrace:
     def take(self, rows: IntArray) -> LinkTrace:
         """Returns the links of these rows, in the given order."""
         ptr, indices = _take_rows(self.ptr, rows)
-        return LinkTrace(
-            tuple(self.ids[row] for row in rows),
-            ptr,
-            self.times[indices],
-            self.down[indices],
-            self.up[indices],
-            self.ends[rows],
-            self.down_deviations[rows],
-            self.up_deviations[rows],
-        )
+        ids, by_row = tuple(self.ids[row] for row in rows), (self.times, self.down, self.up)
+        by_link = (self.ends, self.down_deviations, self.up_deviations)
+        return LinkTrace(ids, ptr, *(each[indices] for each in by_row), *(each[rows] for each in by_link))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -94,16 +94,15 @@ def _links(trace: LinkTrace) -> dict[str, Any]:
     down, up, steps = trace.means(trace.down), trace.means(trace.up), trace.steps
     deviations = np.sqrt(np.maximum(trace.means((trace.down - down[row_owners(trace.ptr)]) ** 2), 0.0))
     spread = np.where(counts > 1, deviations, trace.down_deviations) / down
-    series = row_owners(trace.ptr)[np.repeat(counts > 1, counts)]
-    in_series = steps[np.isin(row_owners(trace.ptr), series)]
-    seconds_at_zero = steps[(trace.down == 0) & np.repeat(counts > 1, counts)].sum()
+    in_series = np.repeat(counts > 1, counts)
+    seconds, seconds_at_zero = steps[in_series].sum(), steps[in_series & (trace.down == 0)].sum()
     return {
         "links": len(trace.ids),
         "constant": int(((counts == 1) & ~deviating).sum()),
         "mean_and_deviation": int(deviating.sum()),
         "series": int((counts > 1).sum()),
-        "hours_of_series": float(in_series.sum() / 3600),
-        "share_of_time_at_zero": float(seconds_at_zero / in_series.sum()) if len(in_series) else 0.0,
+        "hours_of_series": float(seconds / 3600),
+        "share_of_time_at_zero": float(seconds_at_zero / seconds) if in_series.any() else 0.0,
         "down_mbps": _quantiles(down),
         "up_mbps": _quantiles(up),
         "relative_deviation": _quantiles(spread),

@@ -9,15 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import (
-    MAX_TIME,
-    FloatArray,
-    IntArray,
-    as_count,
-    as_number,
-    read_only,
-    saved_value,
-)
+from turnout.kernel.arrays import MAX_TIME, FloatArray, IntArray, as_count, as_number, read_only, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
 from turnout.lab.worlds.distributions import Draws, Quantity
@@ -239,7 +231,7 @@ class TraceWorld(ColdStartWorld):
     def _expected(self, rows: IntArray, positions: FloatArray, contexts: FloatArray) -> FloatArray:
         """Returns expected times; E[1/throughput] of a log-normal link is exp(spread²) divided by its mean."""
         slowdown = [np.exp(spread[rows] ** 2) for spread in (self._down_spread, self._up_spread)]
-        return self._times(rows, positions, contexts, np.ones(len(rows)), slowdown[0], slowdown[1])
+        return self._times(rows, positions, contexts, np.ones(len(rows)), slowdown)
 
     def _exchange_times(self, rows: IntArray, round: int, start: float, contexts: FloatArray) -> FloatArray:
         slowdown = [
@@ -247,7 +239,7 @@ class TraceWorld(ColdStartWorld):
             for spread, draws in ((self._down_spread, self._down_noise), (self._up_spread, self._up_noise))
         ]
         noise = np.exp(self._noise_spread * self._noise.at(round)[rows] - self._noise_spread**2 / 2)
-        return self._times(rows, self._series_positions(rows, round, start), contexts, noise, slowdown[0], slowdown[1])
+        return self._times(rows, self._series_positions(rows, round, start), contexts, noise, slowdown)
 
     def _times(
         self,
@@ -255,8 +247,7 @@ class TraceWorld(ColdStartWorld):
         positions: FloatArray,
         contexts: FloatArray,
         noise: FloatArray,
-        slowdown_down: FloatArray,
-        slowdown_up: FloatArray,
+        slowdown: Sequence[FloatArray],
     ) -> FloatArray:
         """Returns the total of download, cold start, computing and upload, which follow one another.
 
@@ -265,14 +256,13 @@ class TraceWorld(ColdStartWorld):
             positions: The positions in the throughput series at which the downloads start, in seconds.
             contexts: The contexts of the clients.
             noise: The factors on the computing times.
-            slowdown_down: The factors on the download times.
-            slowdown_up: The factors on the upload times.
+            slowdown: The factors on the times of downloads and of uploads.
         """
-        downloaded = self._down.transfer_seconds(rows, positions, self._model_size * slowdown_down)
+        downloaded = self._down.transfer_seconds(rows, positions, self._model_size * slowdown[0])
         computed = (
             downloaded + self._cold_start * contexts[:, 1] + self._computing_seconds[rows] * contexts[:, 0] * noise
         )
-        uploaded = computed + self._up.transfer_seconds(rows, positions + computed, self._model_size * slowdown_up)
+        uploaded = computed + self._up.transfer_seconds(rows, positions + computed, self._model_size * slowdown[1])
         return np.minimum(uploaded, MAX_TIME)
 
     def _outcomes(self, times: FloatArray, remaining_seconds: FloatArray) -> tuple[FloatArray, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout.lab.tables import csv_text
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.columns import (
     ROW_COLUMNS,
@@ -134,12 +135,8 @@ def _read_cells(path: Path, problems: list[Problem]) -> tuple[list[str], list[li
 def write_csv(traces: Traces) -> bytes:
     """Returns the only part of the traces as CSV."""
     (name, part), *_ = traces.parts.items()
-    result = _as_columns(name, part)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(result)
-    writer.writerows(zip(*result.values(), strict=True))
-    return text.getvalue().encode()
+    columns = _as_columns(name, part)
+    return csv_text(columns, zip(*columns.values(), strict=True)).encode()
 
 
 def _as_columns(name: str, part: Part) -> dict[str, list[Any]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.arrays import IntArray
 from turnout.lab.worlds.traces.data import PARTS, Traces, row_owners
 from turnout.lab.worlds.traces.formats.columns import (
     ROW_COLUMNS,
@@ -81,32 +80,16 @@ def _read_part(path: Path, part: str, columns: dict[str, npt.NDArray[Any]], prob
         by_row_columns[name] = values
     ids = generated_ids(part, clients) if names is None else [str(name).strip() for name in names.tolist()]
     _check_ids(path, ids, clients, problems)
+    empty = np.flatnonzero(np.diff(ptr) == 0)
     if part == "links":
-        without_rows = np.flatnonzero(np.diff(ptr) == 0).tolist()
-        problems.extend(
-            Problem(str(path), f"client {ids[client]!r}", "has no rows: omit it") for client in without_rows
-        )
-    if part == "availability":
-        owner, by_row_columns = _with_empty_records(ptr, owner, by_row_columns, columns)
+        problems.extend(Problem(str(path), f"client {ids[client]!r}", "has no rows: omit it") for client in empty)
+    elif len(columns.get("end", ())) == clients:  # an interval of length zero keeps the end of a record without rows
+        added = {**dict.fromkeys(by_row_columns, np.zeros(len(empty))), "end": columns["end"][empty]}
+        owner = np.concatenate([owner, empty])
+        by_row_columns = {name: np.concatenate([values, added[name]]) for name, values in by_row_columns.items()}
     return Rows(
         str(path), ids, owner, by_row_columns, lambda row: f"row {row}" if row < rows else f"client {ids[owner[row]]!r}"
     )
-
-
-def _with_empty_records(
-    ptr: IntArray, owner: IntArray, by_row_columns: Columns, columns: Mapping[str, npt.NDArray[Any]]
-) -> tuple[IntArray, Columns]:
-    """Adds an interval of length zero for each client without rows, so that it is not lost."""
-    empty = np.flatnonzero(np.diff(ptr) == 0)
-    if not len(empty):
-        return owner, by_row_columns
-    extra = {
-        name: columns[name][empty] if name == "end" and len(columns[name]) == len(ptr) - 1 else np.zeros(len(empty))
-        for name in by_row_columns
-    }
-    return np.concatenate([owner, empty]), {
-        name: np.concatenate([by_row_columns[name], extra[name]]) for name in by_row_columns
-    }
 
 
 def _check_ids(path: Path, ids: Sequence[str], clients: int, problems: list[Problem]) -> None:

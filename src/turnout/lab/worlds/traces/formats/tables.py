@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,23 +96,8 @@ class Rows:
         return repr(self.ids[self.owner[row]])
 
 
-KNOWN_COLUMNS = (
-    "client",
-    "start",
-    "stop",
-    "time",
-    "state",
-    "end",
-    "seconds_per_sample",
-    "score",
-    *(
-        f"{direction}{suffix}_{unit}"
-        for unit in ("mbps", "kbps")
-        for suffix in ("", "_deviation")
-        for direction in ("down", "up")
-    ),
-    "ptr",
-)
+_RATES = (f"{way}{what}_{unit}" for unit in ("mbps", "kbps") for what in ("", "_deviation") for way in ("down", "up"))
+KNOWN_COLUMNS = ("client", "start", "stop", "time", "state", "end", "seconds_per_sample", "score", *_RATES, "ptr")
 
 
 def part_for(columns: Sequence[str]) -> str | None:
@@ -331,27 +315,28 @@ def _series_ends(ptr: IntArray, times: FloatArray, stated_ends: FloatArray) -> F
 
 def _credible_links(reader: _TableReader, trace: LinkTrace, first: IntArray) -> IntArray:
     """Returns the links with a credible throughput; the others are reported at their first row."""
-    for direction, values, deviations in (
-        ("down", trace.down, trace.down_deviations),
-        ("up", trace.up, trace.up_deviations),
-    ):
-        means, spreads = np.zeros(len(reader.valid)), np.zeros(len(reader.valid))
-        means[first], spreads[first] = trace.means(values), deviations
-        is_first_row = np.isin(np.arange(len(reader.valid)), first)
-        reader.reject(is_first_row & (means < MIN_MBPS), partial(_slow_link_message, reader, direction, means))
-        reader.reject(is_first_row & (spreads > MAX_DEVIATION * means), partial(_deviation_message, reader, direction))
+    _check_rates(reader, first, "down", trace.means(trace.down), trace.down_deviations)
+    _check_rates(reader, first, "up", trace.means(trace.up), trace.up_deviations)
     return np.flatnonzero(reader.valid[first])
 
 
-def _slow_link_message(reader: _TableReader, direction: str, means: FloatArray, row: int) -> str:
-    return (
-        f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {MIN_MBPS:g} is "
-        "expected; check the unit"
+def _check_rates(
+    reader: _TableReader, first: IntArray, direction: str, means_of_links: FloatArray, deviations: FloatArray
+) -> None:
+    means, spreads = np.full(len(reader.valid), np.inf), np.zeros(len(reader.valid))
+    means[first], spreads[first] = means_of_links, deviations
+    reader.reject(
+        means < MIN_MBPS,
+        lambda row: (
+            f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {MIN_MBPS:g} is "
+            "expected; check the unit"
+        ),
     )
-
-
-def _deviation_message(reader: _TableReader, direction: str, row: int) -> str:
-    return f"the {direction} deviation of client {reader.rows.name(row)} is more than {MAX_DEVIATION:g} times its mean"
+    most = f"{MAX_DEVIATION:g} times its mean"
+    reader.reject(
+        spreads > MAX_DEVIATION * means,
+        lambda row: f"the {direction} deviation of client {reader.rows.name(row)} is more than {most}",
+    )
 
 
 def _last_row_per_moment(owner: IntArray, times: FloatArray, *columns: npt.NDArray[Any]) -> tuple[Any, ...]:
