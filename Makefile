@@ -123,7 +123,7 @@ endif
 # The newest versions of what every user installs, each time anew: all other tests run with those of constraints.txt.
 NEWEST := .venv-newest
 NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify check_slots explain fleet fleet_amend fleet_operate fleet_slots tokens))
-newest: setup  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
+newest: $(LIGHT)  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check numpy typer rich matplotlib joblib pytest pytest-xdist hypothesis
 	PYTHONPATH=$(CURDIR)/src $(NEWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(NEWEST_TESTS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cli.in_process import run
+from cli.in_process import error_of, run
 from turnout.live import Scheduler
 
 #: Advice for Python programs, which does not belong into a shell.
@@ -20,7 +22,9 @@ check --rate -1 | check --clients 0 | check --clients 3 --availability 0.5,0.5 |
 check --availability x | check --availability , | check --tolerance 0 | check --tolerance -1 | check --tolerance nan
 check --accrual sometimes | check --concurrency 2 | check --times 5 | check --concurrency 2 --times 0
 check --concurrency 2 --times x | check --cohort-size 0
-check --rate nan | check --nothing | check extra | simulate nobody | simulate rbcsf:speed_weight
+check --rate nan | check --rate 0.1,0.2 --clients 3 | fleet copy fleet.turnout http://host/fleet
+fleet status s3://host/fleet | fleet create http://host/fleet
+check --nothing | check extra | simulate nobody | simulate rbcsf:speed_weight
 simulate rbcsf:speed_weight=x | simulate rbcsf:speed_weight=-1 | simulate rbcsf:nothing=1 | simulate rbcsf: --set x
 simulate no.such:Policy | simulate json:JSONEncoder | simulate ::: | simulate --set x=1 | simulate --set =
 simulate --set cohort_size=0 | simulate --set cohort_size=1.5 | simulate --set tolerance=0.01
@@ -136,3 +140,11 @@ def test_a_bad_command_ends_with_a_message_and_leaves_nothing(command: str) -> N
     assert said.strip()
     assert "Traceback" not in said
     assert PYTHON.search(said) is None, said
+
+
+def test_a_fleet_in_a_database_needs_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("turnout.storage.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    for command in (("fleet", "status"), ("fleet", "create"), ("fleet", "copy", "fleet.turnout")):
+        assert "pip install 'turnout[postgres]'" in error_of(*command, "postgresql://host/db?fleet=name")

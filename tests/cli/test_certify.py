@@ -109,12 +109,15 @@ def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
     assert "not a folder" in error_of("fleet", "certify", fleet, "-o", fleet / "c.json")
 
 
-def test_swapped_files_are_said_to_be_swapped(fleet: Path, tmp_path: Path) -> None:
+def test_swapped_files_and_a_cut_record_are_said_to_be_so(fleet: Path, tmp_path: Path) -> None:
     certificate, record = tmp_path / "deep" / "c.json", tmp_path / "deep" / "c.jsonl"
     assert run("fleet", "certify", fleet, "-o", certificate).returncode == 0
     message = f"{record} is the record and {certificate} the certificate: swap them"
     assert message in error_of("verify", record, certificate)
     assert "Verified" in run("verify", certificate, record).stdout
+    record.write_bytes(record.read_bytes()[:-20])
+    last = len(record.read_bytes().splitlines())
+    assert f"the record ends in the middle of line {last}" in run("verify", certificate, record).stdout
 
 
 def test_books_that_do_not_balance_are_reported(fleet: Path, tmp_path: Path) -> None:

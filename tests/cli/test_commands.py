@@ -15,7 +15,7 @@ import pytest
 import turnout
 from cli import in_process
 from documents import check_command
-from turnout.cli.app import COMMANDS, PANELS
+from turnout.cli.app import COMMANDS
 from turnout.cli.studies import demo
 from turnout.kernel.backend import using_kernel
 
@@ -87,15 +87,6 @@ def test_a_mistyped_command_is_corrected() -> None:
     assert done.returncode == 2
     assert "No such command 'fleeet'. Did you mean 'fleet'?" in done.stderr
     assert "Did you mean" not in run_here("xyz").stderr
-
-
-def test_without_a_command_the_help_is_shown_in_groups() -> None:
-    done = run_here()
-    assert done.returncode == 0
-    for group in ("See it work", "Run a live fleet", "Simulate and compare", "Policies, worlds and data"):
-        assert group in done.stdout
-    assert {*COMMANDS} == {*PANELS}
-    assert run_here("fleet").returncode == 0
 
 
 def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:

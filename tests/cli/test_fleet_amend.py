@@ -83,7 +83,7 @@ def test_the_change_as_json(file: Path) -> None:
         (("--min-present", "2.5"), "min_present must be a whole number, not 2.5"),
         (("--min-turn-interval", "60"), "min_turn_interval needs a concurrency"),
         (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
-        (("--guaranteed-rate", "0.5"), "use a cohort_size of at least 4. Try: --allow-infeasible"),
+        (("--guaranteed-rate", "0.5"), "or a cohort_size of at least 4. Try: --allow-infeasible"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_line(file: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -30,6 +30,7 @@ COMMANDS = (
     "worlds paper",
     "data list",
     "check",
+    "study tune --within 3 --by 20 --values 1",
 )
 
 

@@ -83,7 +83,7 @@ ABOUT = {
     "rounds": COUNT,
     "planned": Maybe(COUNT),
     "slots": Maybe(COUNT),
-    "noun": OneOf(("round", "decision")),
+    "unit": OneOf(("round", "decision")),
     "promise": Maybe(
         {**numbers("least", "most", "tolerance", "cap"), "of": SHARE_OF, "counts": OneOf(("selected", "completed"))}
     ),
@@ -139,12 +139,6 @@ ROUND = {
     ),
 }
 PAGES = {"about": ABOUT, "total": COUNT, "page": COUNT, "pages": COUNT}
-MAP = {
-    **PAGES,
-    "order": OneOf(("behind", "owed", "id", "turns")),
-    "x": Many(COUNT, COLUMNS + 1),
-    "ids": Many(str, SHOWN_ROWS),
-}
 RUN = {
     **counts("id", "rounds", "clients"),
     **dict.fromkeys(("name", "policy", "world"), str),
@@ -217,8 +211,7 @@ SHAPES: dict[str, Any] = {
         "rows": Many(CLIENT, PAGE),
     },
     "queues": {
-        **MAP,
-        "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
+        "about": ABOUT,
         "empty_reason": Maybe(str),
         "curve": Maybe(lines("x", "worst", "mean", "p95")),
         "now": Maybe(BINS),
@@ -226,7 +219,10 @@ SHAPES: dict[str, Any] = {
         "owed_note": Maybe(str),
     },
     "turns": {
-        **MAP,
+        **PAGES,
+        "order": OneOf(("behind", "owed", "id", "turns")),
+        "x": Many(COUNT, COLUMNS + 1),
+        "ids": Many(str, SHOWN_ROWS),
         "width": COUNT,
         "counts": Many(Many(COUNT, COLUMNS + 1), SHOWN_ROWS),
         **dict.fromkeys(("available", "resting"), Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS))),
@@ -260,7 +256,7 @@ SHAPES: dict[str, Any] = {
     "client": {
         "about": ABOUT,
         **CLIENT,
-        "standing": Maybe(str),
+        "promise_text": Maybe(str),
         "rank": Maybe(COUNT),
         "joined": COUNT,
         "strip": {
@@ -270,7 +266,6 @@ SHAPES: dict[str, Any] = {
             "chosen": Many(COUNT, COLUMNS + 1),
         },
         "times": Columns({"round": COUNT, "outcome": OUTCOME, **numbers("seconds", "predicted", "low", "high")}, 500),
-        "debts": Maybe(lines("x", "owed")),
         "next": str,
     },
     "explain": {
@@ -362,7 +357,6 @@ SHAPES: dict[str, Any] = {
 SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
     "overview": [("shortfall.x", "shortfall.largest")],
     "fairness": [("worst_over_time.x", "worst_over_time.least_share")],
-    "queues": [("ids", "owed"), ("x", "owed.0")],
     "turns": [("ids", "counts", "available", "resting"), ("x", "counts.0", "available.0", "resting.0")],
     "client": [("strip.x", "strip.available", "strip.resting", "strip.chosen")],
     "training": [tuple(f"groups.0.{name}" for name in ("rounds", "seconds", "mean", "low", "high"))],

@@ -55,7 +55,7 @@ def test_rounds_of_back_off_have_their_own_column_map_and_sentence(tmp_path: Pat
             not (rests and there) for rests, there in zip(page["resting"][row], page["available"][row], strict=True)
         )
         client = server.json(f"/api/client?id={FLAKY}")
-        assert f"without {flaky['backed_off']} rounds of back-off" in client["standing"]
+        assert f"without {flaky['backed_off']} rounds of back-off" in client["promise_text"]
         assert client["strip"]["resting"] == page["resting"][row]
         sentence = f"1 client earned nothing in {flaky['backed_off']} rounds of back-off after missed turns."
         assert client["about"]["certificate"]["text"].endswith(sentence)
@@ -66,7 +66,7 @@ def test_a_client_without_accrual_by_availability_loses_nothing_in_back_off(tmp_
     with served(tmp_path / "fleet.turnout") as server:
         client = server.json(f"/api/client?id={FLAKY}")
     assert client["backed_off"] > 0
-    assert "back-off" not in client["standing"] + client["about"]["certificate"]["text"]
+    assert "back-off" not in client["promise_text"] + client["about"]["certificate"]["text"]
 
 
 def test_decisions_of_back_off_are_counted_too(tmp_path: Path) -> None:
@@ -149,9 +149,7 @@ def test_only_policies_that_select_by_a_queue_show_what_they_owe(tmp_path: Path,
         page, client = server.json("/api/queues"), server.json("/api/client?id=h11")
         text = server.get("/metrics").body.decode()
     assert page["about"]["has_queue"] is has_queue
-    assert (page["now"] is None, page["curve"] is None, client["owed"] is None, client["debts"] is None) == (
-        (False,) * 4 if has_queue else (True,) * 4
-    )
+    assert {page["now"] is None, page["curve"] is None, client["owed"] is None} == {not has_queue}
     assert ("turnout_worst_debt_turns" in text) is has_queue
     assert (page["empty_reason"] is None) is has_queue
 

@@ -31,7 +31,6 @@ from live.fleets import named, offered, play_round, predicted_seconds, take_snap
 from narrowing import known
 from turnout.dashboard.sources.change import ChangeDetector
 from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
-from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
@@ -100,14 +99,11 @@ def test_reasons_follow_their_clients_in_any_order_of_reports(folder: Path) -> N
     assert set(ledger.round_column("threshold").tolist()) == {7.0}
 
 
-def test_debts_by_round_and_the_certificate_of_a_run(runs: tuple[RunStore, Stored]) -> None:
+def test_summaries_of_debts_by_round_and_the_certificate_of_a_run(runs: tuple[RunStore, Stored]) -> None:
     store, stored = runs
     for run in (*stored.fast, *stored.fair, stored.training[0], stored.unfinished):
         ledger, columns = run_source(store, run).ledger, store.columns(run)
         expected = owed_after_each_round(columns, 0.15)
-        debts, reason = debt_history(ledger, all_rows(ledger))
-        assert reason is None
-        np.testing.assert_array_equal(debts, expected)
         series = ledger.fairness_series
         np.testing.assert_array_equal(series["rounds"], columns.rounds)
         np.testing.assert_array_equal(series["worst"], expected.max(axis=1))
@@ -150,8 +146,7 @@ def trained_policy(name: str, policy_settings: Mapping[str, Any], columns: Round
     return policy
 
 
-def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
-    """The debts equal those of the wrapped policy, or the reason is given why they are not shown."""
+def test_debts_of_a_wrapped_policy_are_exact(folder: Path) -> None:
     columns = random_columns(40, 10, seed=5, failures=0.0)
     inside = {"policy": "rbcsf", "settings": {"cohort_size": 3, "guaranteed_rate": 0.1}}
     guarded = {"policy": "with-guarantee", "settings": {"policy": "random", "settings": {"cohort_size": 3}}}
@@ -163,23 +158,6 @@ def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
             queues, policy = source.ledger.queues, trained_policy(name, case, columns)
             assert queues is not None
             np.testing.assert_array_equal(queues.owed, policy.debts.owed)
-            debts, reason = debt_history(source.ledger, all_rows(source.ledger))
-            assert (debts is None) == (reason is not None)
-            if debts is not None:
-                np.testing.assert_array_equal(debts[-1], policy.debts.owed)
-
-
-def test_debts_by_round_are_not_shown_if_a_wrapper_decides_who_accrues_turns(folder: Path) -> None:
-    inside = {"cohort_size": 3, "guaranteed_rate": 0.1, "accrual": "available"}
-    case = {"policy": "rbcsf", "settings": inside, "allowed": [0, 1, 2, 3, 4]}
-    with RunStore(folder / "runs.turnout") as store:
-        source = run_source(store, write_random_run(store, "eligible", case, random_columns(40, 10, seed=5)))
-        debts, reason = debt_history(source.ledger, all_rows(source.ledger))
-        assert debts is None
-        assert reason is not None
-        assert reason.startswith("A wrapper of the policy changes which clients accrue turns")
-        queues = known(source.ledger.queues)
-        assert not queues.owed[5:].any()  # they are not allowed, and earn nothing
 
 
 @st.composite
@@ -211,10 +189,8 @@ def test_debts_and_certificate_of_any_run(rounds: int, seed: int, name: str, rul
             run = store.begin("empty", {"policy": name, "settings": case}, clients=10, code_version="test")
         source = run_source(store, run)
     assert source.last_error is None
-    for rows in (all_rows(source.ledger), np.array([7, 0, 4])):
-        debts, reason = debt_history(source.ledger, rows)
-        assert reason is None
-        np.testing.assert_array_equal(debts, expected[:, rows])
+    np.testing.assert_allclose(source.ledger.fairness_series["worst"], expected.max(axis=1))
+    np.testing.assert_allclose(source.ledger.fairness_series["mean"], expected.mean(axis=1))
     certificate = trained_policy(name, case, columns).certificate()
     assert_same_certificate(source.ledger.certificate(), certificate, since=False)
     assert source.ledger.counts == rule["counts"]
@@ -284,10 +260,9 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert [[ids[row] for row in rows.tolist()] for rows in chosen] == audit.cohorts
         assert_same_certificate(ledger.certificate(), scheduler.certificate(), since=False)
         np.testing.assert_array_equal(known(ledger.queues).owed, scheduler.certificate().owed)
-        expected = np.array([[float(debts.get(client, 0)) for client in ids] for debts in audit.debts])
-        debts, reason = debt_history(ledger, rows)
-        assert debts is not None, reason
-        np.testing.assert_allclose(debts, expected, rtol=1e-12, atol=1e-12)
+        if not ledger.retired.any():
+            worst = [float(max(debts.values())) for debts in audit.debts]
+            np.testing.assert_allclose(ledger.fairness_series["worst"], worst)
         available = [len([present for present in audit.present if client in present]) for client in ids]
         counts, share, _, edges = turns_and_availability(ledger, rows)
         assert counts.sum(axis=0).tolist() == [audit.turns[client] for client in ids]
@@ -348,7 +323,7 @@ def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> No
 
 
 @pytest.mark.parametrize("make", [eventful, *(pytest.param(make, marks=pytest.mark.thorough) for make in FLEETS[1:])])
-def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
+def test_a_fleet_without_old_masks_has_summaries_of_debts_since_its_snapshot(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Fleet
 ) -> None:
     path, calm = folder / "fleet.turnout", folder / "calm.turnout"
@@ -368,15 +343,12 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
     audit = audit_of(calm, rate, **rules)
     source, ledger = fleet_ledger(path)
     with closing(source), FleetReader(path) as scheduler:
-        since, rounds = ledger.debts_from, len(audit.durations)
+        rounds, known_rounds = len(audit.durations), ledger.fairness_series["rounds"].astype(int).tolist()
+        since = known_rounds[0] - 1
         assert 0 < since < rounds
         assert_same_certificate(ledger.certificate(), scheduler.certificate(), since=False)
         ids = audit.ids
-        debts, reason = debt_history(ledger, all_rows(ledger))
-        assert debts is not None, reason
-        expected = np.array([[float(debts.get(client, 0)) for client in ids] for debts in audit.debts])
-        np.testing.assert_allclose(debts, expected[since:], rtol=1e-12, atol=1e-12)
-        assert ledger.fairness_series["rounds"].tolist() == list(range(since + 1, rounds + 1))
+        assert known_rounds == list(range(since + 1, rounds + 1))
         worst = [max(float(owed) for owed in debts.values()) for debts in audit.debts]
         np.testing.assert_allclose(ledger.fairness_series["worst"], worst[since:])
         assert dict(zip(ids, ledger.counters["turns"].tolist(), strict=True)) == audit.turns
@@ -388,7 +360,6 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
             assert [
                 ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
             ] == scheduler.status().suspects
-        assert any("is no longer stored" in notice for notice in source.notices())
 
 
 def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +377,7 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
             expected = scheduler.status().suspects
         source, ledger = fleet_ledger(path)
         with closing(source):
-            assert (ledger.debts_from > 0) == (kept == 3)
+            assert (ledger.fairness_series["rounds"][0] > 1) == (kept == 3)
             suspects = [source.id_of(row) for row in np.flatnonzero(ledger.history.suspects()).tolist()]
             assert suspects == expected == ["liar"]
 

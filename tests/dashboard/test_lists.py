@@ -123,7 +123,7 @@ def test_a_page_beyond_the_last_is_the_last(fleet: Served) -> None:
     data = list_clients(fleet, page=10**9, size=10)
     assert (data["page"], data["pages"], len(data["rows"])) == (3, 3, 8)
     assert fleet.json("/api/rounds?page=999&size=7")["page"] == 4
-    assert fleet.json("/api/queues?page=77")["page"] == 1
+    assert fleet.json("/api/turns?page=77")["page"] == 1
 
 
 REFUSED = [
@@ -140,7 +140,6 @@ REFUSED = [
     ("/api/clients?size=501", "size"),
     ("/api/clients?size=NaN", "size"),
     ("/api/clients?search=" + "x" * 1001, "search"),
-    ("/api/queues?order=sideways", "order: input should be 'behind', 'owed', 'id' or 'turns'"),
     ("/api/turns?order=desc", "order: input should be 'behind', 'owed', 'id' or 'turns'"),
     ("/api/turns?page=0", "page"),
     ("/api/rounds?size=0", "size"),
@@ -211,8 +210,7 @@ def test_ids_with_special_characters_are_returned_unchanged(folder: Path) -> Non
         server.wait_read()
         rows = server.json("/api/clients?sort=id&order=asc")["rows"]
         assert [row["id"] for row in rows] == SPECIAL_IDS
-        for route in ("turns", "queues"):
-            assert server.json(f"/api/{route}?order=id")["ids"] == SPECIAL_IDS
+        assert server.json("/api/turns?order=id")["ids"] == SPECIAL_IDS
         assert set(server.json("/api/fairness")["taken_vs_promised"]["ids"]) == set(SPECIAL_IDS)
         seen, reasons = set(), set()
         for number in range(1, 22):

@@ -113,7 +113,7 @@ def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken:
         page = broken_server.json(f"/api/client?id={client}")
         assert (page["status"] == "broken", page["behind"]) == (client in beyond, behind[client])
         own_since = broken_since(turns[client])
-        assert re.findall(r"since round (\d+)", page["standing"]) == ([str(own_since)] if own_since else [])
+        assert re.findall(r"since round (\d+)", page["promise_text"]) == ([str(own_since)] if own_since else [])
 
 
 def test_the_documented_alert_fires_for_a_broken_promise_only(broken_server: Served, fair_server: Served) -> None:
@@ -197,7 +197,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     source, ledger = fleet_ledger(path)
     with closing(source):
-        start = ledger.debts_from
+        start = ledger.fairness_series["rounds"][0] - 1
         certificate = ledger.certificate()
     assert certificate is not None
     assert certificate.broken_since is not None
@@ -276,7 +276,7 @@ def test_owed_turns_of_clients_with_a_surplus_are_explained(folder: Path) -> Non
             assert note.startswith(f"{int(with_surplus.sum())} client")
             assert OWED_WITH_SURPLUS in note
         for row, client in enumerate(named(6)):
-            assert (OWED_WITH_SURPLUS in server.json(f"/api/client?id={client}")["standing"]) == with_surplus[row]
+            assert (OWED_WITH_SURPLUS in server.json(f"/api/client?id={client}")["promise_text"]) == with_surplus[row]
 
 
 def test_clients_that_were_there_for_too_few_rounds_are_named(folder: Path) -> None:
@@ -294,7 +294,7 @@ def test_clients_that_were_there_for_too_few_rounds_are_named(folder: Path) -> N
         assert "1 client was there for too few rounds to be served" in data["about"]["certificate"]["text"]
         rows = server.json("/api/clients")["rows"]
         assert [row["id"] for row in rows if "too_few_rounds" in row["flags"]] == ["guest"]
-        assert "it was there for too few rounds to be served" in server.json("/api/client?id=guest")["standing"]
+        assert "it was there for too few rounds to be served" in server.json("/api/client?id=guest")["promise_text"]
 
 
 # Round times and shares

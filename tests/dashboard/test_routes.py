@@ -36,7 +36,7 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
     "/api/overview": ("/api/overview", READ),
     "/api/fairness": ("/api/fairness", READ),
     "/api/clients": ("/api/clients?sort=turns&order=asc&page=1&size=10&search=c", READ),
-    "/api/queues": ("/api/queues?order=id&page=1", READ),
+    "/api/queues": ("/api/queues", READ),
     "/api/turns": ("/api/turns?order=turns&page=1", READ),
     "/api/speed": ("/api/speed", READ),
     "/api/rounds": ("/api/rounds?page=1&size=10", READ),

@@ -148,7 +148,7 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
     broken, infeasible = scheduler.status().notices
     assert broken.startswith("the promise is broken: ")
     assert "Amend the fleet to a smaller guaranteed_rate or a larger cohort_size; check" in broken
-    assert "use a guaranteed_rate of at most 0.5, use a cohort_size of at least 2, or pass" in infeasible
+    assert "use a guaranteed_rate of at most 0.5, or a cohort_size of at least 2, or pass" in infeasible
 
 
 # Since when a promise is broken

@@ -65,7 +65,12 @@ def advice_for(error: TurnoutError) -> list[str]:
 
 def describe(error: TurnoutError) -> str:
     """Returns the message of an error, followed by the advice of the command line."""
-    advice, message = advice_for(error), str(error)
+    advice, message = advice_for(error), without_python(str(error))
+    return f"{message}. Try: {'; '.join(advice)}" if advice else message
+
+
+def without_python(message: str) -> str:
+    """Returns the message of an error without its advice for Python programs."""
     for phrase in PYTHON:
         message = message.replace(phrase, "")
-    return f"{message}. Try: {'; '.join(advice)}" if advice else message
+    return message

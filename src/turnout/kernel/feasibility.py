@@ -243,7 +243,7 @@ def _remedy(largest: Fraction | None, scale: float, sufficient_size: int | None)
         if largest is not None
         else f"Multiply the rates by {scale:.4g}"
     )
-    return lower if sufficient_size is None else f"{lower}, use a cohort_size of at least {sufficient_size}"
+    return lower if sufficient_size is None else f"{lower}, or a cohort_size of at least {sufficient_size}"
 
 
 def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int, cohort_size: int) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from turnout.errors import FleetKindError, SettingError
 
 SCHEMES = ("postgresql", "postgres")
+SCHEME = re.compile(r"(\w+)://")
 #: The names of fleets: with the prefix, one is the name of a schema, of which PostgreSQL keeps 63 bytes.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 PREFIX = "turnout_"
@@ -81,7 +82,9 @@ class DatabaseAddress:
 
 def as_location(location: str | Path | DatabaseAddress) -> Path | DatabaseAddress:
     """Returns where a fleet is: a file, or a schema of a database if the text is such an address."""
-    if isinstance(location, str) and location.partition("://")[0] in SCHEMES:
+    if isinstance(location, str) and (scheme := SCHEME.match(location)):
+        if scheme[1] not in SCHEMES:
+            raise SettingError(f"{scheme[0]} is no address of a fleet: name a file, or postgresql://host/db?fleet=name")
         return DatabaseAddress.parse(location)
     return location if isinstance(location, DatabaseAddress) else Path(location)
 

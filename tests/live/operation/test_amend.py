@@ -593,7 +593,7 @@ def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: Open
     scheduler.amend(guaranteed_rate=0.5, cohort_size=4)
     scheduler.amend(cohort_size=3, allow_infeasible=True)
     (notice,) = scheduler.status().notices
-    assert "use a guaranteed_rate of at most 0.375, use a cohort_size of at least 4, or pass allow_infeasible" in notice
+    assert "use a guaranteed_rate of at most 0.375, or a cohort_size of at least 4, or pass allow_infeasible" in notice
 
 
 def test_a_fleet_that_is_rarely_available_can_be_promised_more(open_fleet: OpenFleet) -> None:
@@ -617,7 +617,7 @@ def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
     play_world(scheduler, 4, clients=12)
     assert (scheduler.status().notices, logged()) == ([], 0)
     play_world(scheduler, 1, clients=16)
-    assert "a guaranteed_rate of at most 0.125, use a cohort_size of at least 3" in "".join(scheduler.status().notices)
+    assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.status().notices)
     play_world(scheduler, 4, clients=16)
     assert logged() == 1
     for client in ("c13", "c14", "c15"):

@@ -21,7 +21,7 @@ from turnout.live.turns.feasibility import require_feasible, rounded_down
         (3, "0.3", 1, nullcontext()),
         (4, "0.3", 0, pytest.raises(InfeasiblePromise)),  # 4 · 0.3 is above 1
         (4, "1/4", 0, nullcontext()),  # exactly as many turns as there are
-        (4, "0.2501", 0, pytest.raises(InfeasiblePromise, match=r"at most 0\.25, use a cohort_size of at least 2")),
+        (4, "0.2501", 0, pytest.raises(InfeasiblePromise, match=r"at most 0\.25, or a cohort_size of at least 2")),
     ],
 )
 def test_only_large_fleets_are_judged_by_the_sum_of_their_rates(

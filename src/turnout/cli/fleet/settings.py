@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from turnout.cli.naming import parse_policy, parse_setting
-from turnout.cli.options import FleetArgument, JsonOption, make_folder_of, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, make_folder_of, print_json, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler, SchedulerSettings
@@ -95,9 +94,11 @@ def create(
     with Scheduler.open(file, **{**given, "settings": planned.settings}) as scheduler:
         created = scheduler.settings
     rounds = "rounds" if created.concurrency is None else pluralize(created.concurrency, "slot")
-    console, name = Console(highlight=False, soft_wrap=True), shlex.quote(str(file))
-    console.print(printable(f"{file} is a fleet with {rounds} and the policy {created.policy}."))
-    console.print(printable(f"Next: turnout fleet tokens create {name} --role server, and turnout fleet serve {name}"))
+    name = shlex.quote(str(file))
+    say(
+        f"{file} is a fleet with {rounds} and the policy {created.policy}.",
+        f"Next: turnout fleet tokens create {name} --role server, and turnout fleet serve {name}",
+    )
 
 
 @_takes_settings([name for name, setting in OPTIONS.items() if setting.amendable or name in POLICY_SETTINGS])
@@ -125,11 +126,10 @@ def amend(file: FleetArgument, json: JsonOption = False, **options: Any) -> None
         known = {} if amendment is None else {"round": amendment.round, "before": dict(amendment.before)}
         print_json({"changes": {} if amendment is None else dict(amendment.changes), **known})
     elif amendment is None:
-        Console(highlight=False, soft_wrap=True).print("Nothing changed: the fleet has these settings already.")
+        say("Nothing changed: the fleet has these settings already.")
     else:
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(printable(f"{file}: {amendment.sentence()}."))
-        console.print(
+        say(
+            f"{file}: {amendment.sentence()}.",
             "A program that opens the fleet with the values before is refused from now on: it passes the new ones, "
-            "leaves them out, or passes amended='keep'."
+            "leaves them out, or passes amended='keep'.",
         )

@@ -65,7 +65,7 @@ def history(file: FleetArgument, client: ClientArgument, json: JsonOption = Fals
         print_json({**known, "turns": [turn.to_dict() for turn in turns]})
         return
     _print_turns(turns, client, unit)
-    suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
+    suffix = "" if promise is None else f"; {_promise_text(promise, int(row))}"
     count_as = "counts as a turn" if paid == 1 else "count as turns"
     selections = f"selected {pluralize(len(turns), 'time')}, of which {paid:,} {count_as}"
     say(f"{selections}, reliability {reliability:.2f}{suffix}")
@@ -141,7 +141,7 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
-def _standing(promise: Certificate, row: int) -> str:
+def _promise_text(promise: Certificate, row: int) -> str:
     """Says how many turns a client was promised and got, and the status of its promise."""
     behind = float(promise.behind[row])
     distance = f"{behind:.2f} turns behind" if behind >= 0 else f"{-behind:.2f} turns ahead"

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from turnout.cli.advice import without_python
 from turnout.cli.options import JsonOption, print_json
 from turnout.counting import pluralize
 from turnout.errors import InfeasiblePromise, SettingError
@@ -99,7 +100,7 @@ def check(
     elif times is not None:
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
     else:
-        count = rate.count(",") + 1 if rate is not None and "," in rate else clients
+        count = clients or (rate.count(",") + 1 if rate is not None and "," in rate else None)
         shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", count)
     for name, value, needed in (("--failures", failures, counts == "completed"), ("--in-a-row", in_a_row, failures)):
         if value is not None and not needed:
@@ -137,7 +138,7 @@ def _answer(shares: FloatArray, size: int, promise: Guarantee, known: Circumstan
     try:
         require_feasible(rates, shares, size, accrual=accrual)
     except InfeasiblePromise as error:
-        remedy = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
+        remedy = without_python(str(error))
     at_risk = shares < 1.25 * rates if accrual == "always" else np.zeros(len(shares))
     return {
         "feasible": remedy is None,

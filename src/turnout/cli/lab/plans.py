@@ -130,7 +130,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         content = parse_toml(read_file(path, MAX_CONFIG_BYTES).decode())
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read {path}: {error}") from error
+        raise SettingError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
     except ValueError as error:
         raise SettingError(f"{path} is not valid TOML: {error}") from error
     known = ("rounds", "seeds", "world", "policy")

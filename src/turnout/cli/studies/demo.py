@@ -16,6 +16,7 @@ from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, Measurement, m
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, prepare_file, print_json, say
 from turnout.cli.tables import print_table
+from turnout.counting import pluralize
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.analysis.statistics import UNIT_RANGE
@@ -89,7 +90,8 @@ def _measure(store: RunStore, label: str, plans: Sequence[RunPlan]) -> Measureme
 
 
 def _print_table(comparison: Comparison) -> None:
-    title = f"{comparison.rounds} rounds (simulated), 40 clients, 8 per round, mean of {comparison.seeds} seeds"
+    seeds = pluralize(comparison.seeds, "seed")
+    title = f"{comparison.rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds}"
     headings = [heading if heading in ("policy", "status") else f"{heading}>" for heading in HEADINGS]
     rows = (
         (

@@ -70,6 +70,10 @@ class Source:
         """Returns the client id of this row: the row as a string, if clients have no other id."""
         return str(row)
 
+    def name_of(self, row: int) -> str:
+        """Returns what sentences call the client of this row."""
+        return self.id_of(row)
+
     def row_of(self, client: str) -> int:
         """Returns the row of a client; raises ReportError if there is no such client."""
         raise ReportError(f"there is no client {client!r} yet: this store has no run")

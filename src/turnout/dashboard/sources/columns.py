@@ -13,7 +13,7 @@ from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
-from turnout.live._internals import ARRIVED, CUT_OFF, JUDGED_AFTER, KINDS, REDUNDANT, FleetTotals
+from turnout.live._internals import CUT_OFF, JUDGED_AFTER, KINDS, REDUNDANT, FleetTotals
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
@@ -24,10 +24,9 @@ RUNNING = len(KINDS)
 #: The reasons of a selection that are shown for each round, and for each client.
 ROUND_REASONS = ("threshold", "objective")
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
-#: The columns of rounds. `ends` is the number of turns up to the round, `learned` the decision before which a turn
-#: without rounds was known to have ended.
+#: The columns of rounds. `ends` is the number of turns up to the round.
 _PER_ROUND = {
-    **dict.fromkeys(("rounds", "ends", "available_count", "learned"), np.int64),
+    **dict.fromkeys(("rounds", "ends", "available_count"), np.int64),
     **dict.fromkeys(("seconds", "started", "finished", "staleness", *ROUND_REASONS), np.float64),
 }
 _PER_TURN = {
@@ -36,7 +35,7 @@ _PER_TURN = {
     **dict.fromkeys(("times", "predicted", "band", "losses", *TURN_REASONS), np.float64),
 }
 #: How the turns of a decision ended, until that is known.
-_NO_OUTCOME_OF_ROUND = {"learned": UNKNOWN, **dict.fromkeys(("seconds", "finished", "staleness"), np.nan)}
+_NO_OUTCOME_OF_ROUND = dict.fromkeys(("seconds", "finished", "staleness"), np.nan)
 _NO_OUTCOME = {"kinds": RUNNING, "times": np.nan, "losses": np.nan}
 _NO_REASONS = dict.fromkeys((*ROUND_REASONS, *TURN_REASONS), np.nan)
 _PER_CLIENT = {
@@ -126,8 +125,8 @@ class TurnColumns:
         ends = self._rounds["ends"]
         return index, slice(int(ends[index - 1]) if index else 0, int(ends[index]))
 
-    def participation(self, rows: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
+    def participation(self, rows: IntArray) -> BoolArray:
+        """Returns whether each client was chosen, shape (rounds, clients)."""
         chosen_rows = self.turn_column("chosen")
         column_of = np.full(max(int(chosen_rows.max(initial=-1)), int(rows.max(initial=-1))) + 1, -1, dtype=np.int64)
         column_of[rows] = np.arange(len(rows))
@@ -136,10 +135,7 @@ class TurnColumns:
         rounds = np.repeat(np.arange(len(self)), np.diff(self.starts))[selected]
         chosen = np.zeros((len(self), len(rows)), dtype=np.bool_)
         chosen[rounds, columns[selected]] = True
-        arrived = np.zeros_like(chosen)
-        is_arrival = self.turn_column("kinds")[selected] == ARRIVED
-        arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
-        return chosen, arrived
+        return chosen
 
     def _append(self, given: Decision, available_count: int, predicted: FloatArray, band: FloatArray) -> None:
         """Appends turns that were given; how they end is set later."""

@@ -181,18 +181,13 @@ class FleetSource(Source):
 
     def notices(self) -> list[str]:
         """Returns messages about the settings and about data that are not recorded."""
-        notices, noun = [], self.ledger.unit
+        notices, unit = [], self.ledger.unit
         if self._reader.settings.deadline is None:
-            notices.append(NO_DEADLINE[noun])
+            notices.append(NO_DEADLINE[unit])
         if self.ledger.first_after:
             notices.append(
-                f"{noun.capitalize()}s up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals "
-                f"contain them, charts begin with the next {noun}."
-            )
-        if self.ledger.debts_from > self.ledger.first_after:
-            notices.append(
-                f"Availability up to {noun} {self.ledger.debts_from:,} is no longer stored because this fleet is "
-                f"large. Debts are shown from the next {noun} on."
+                f"{unit.capitalize()}s up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals "
+                f"contain them, charts begin with the next {unit}."
             )
         notices.extend(
             f"The settings were {amendment.sentence()}." for amendment in self._amendments[-SHOWN_AMENDMENTS:]
@@ -217,9 +212,7 @@ class FleetSource(Source):
         if isinstance(fleet, SlotFleet):
             slots = fleet.slots
             training = fleet.training() if follower.starts_after == follower.summary.event else {}
-        return Ledger(
-            slots, debts_from=fleet.round, first_after=follower.summary.round, training=training, is_dated=True
-        )
+        return Ledger(slots, first_after=follower.summary.round, training=training, is_dated=True)
 
     def _add_dropped_rounds(self) -> None:
         """Adds the clients that joined, and the turns that were taken, in rounds that are no longer kept."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from turnout.dashboard.sources.columns import UNKNOWN, ClientLedger, Decision, Outcomes, TurnColumns
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
-from turnout.dashboard.sources.terms import Terms
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -37,7 +36,6 @@ class Ledger(TurnColumns, ClientLedger):
 
     Args:
         slots: The number of slots; None if there are rounds.
-        debts_from: Debts are known after this round.
         first_after: Rounds up to this one are no longer kept.
         training: The turns that were running after it, by decision, as far as they are known.
         is_dated: Whether the times of rounds and turns are Unix times.
@@ -47,14 +45,13 @@ class Ledger(TurnColumns, ClientLedger):
         self,
         slots: int | None = None,
         *,
-        debts_from: int = 0,
         first_after: int = 0,
         training: Collection[int] = (),
         is_dated: bool = False,
     ) -> None:
         TurnColumns.__init__(self, first_after)
         ClientLedger.__init__(self)
-        self.slots, self.debts_from, self.is_dated = slots, debts_from, is_dated
+        self.slots, self.is_dated = slots, is_dated
         self.policy: SelectionPolicy | None = None
         self._fairness_series = GrowingTable(dict.fromkeys(_FAIRNESS_SERIES, np.float64))
         #: The metrics of the model by name, each as rounds and values; without rounds, by the turns that had ended.
@@ -62,16 +59,9 @@ class Ledger(TurnColumns, ClientLedger):
         #: The number of turns with each outcome, by index of KINDS, in rounds that are no longer kept.
         self.dropped_outcomes: IntArray = np.zeros(len(KINDS), dtype=np.int64)
         self.availability = AvailabilityMasks()
-        #: Without rounds: who earned with each decision.
-        self.earning = AvailabilityMasks()
         self.knows_availability = True
-        #: The debts after `debts_from`, in units, and the number of units in a turn.
-        self.initial_debts: tuple[IntArray, int] | None = None
-        self.former_terms: list[Terms] = []
         #: What staleness is counted in: the updates that arrived during a turn, or the versions made of them.
         self.stale_in = "updates"
-        #: Updates of turns that were given by decisions that are no longer kept: the decision before which, and row.
-        self.early_payments: list[tuple[int, int]] = []
         self._early = set(training)
         self._updates = self._ended = 0
         self._updates_before: dict[int, int] = {}  # by decision, for the turns that are running
@@ -226,7 +216,7 @@ class Ledger(TurnColumns, ClientLedger):
             self.history, self._owns_history = history, False
 
     def resume(self, offered: IntArray, broken_since: IntArray) -> None:
-        """Notes the debts and the broken promises of a policy whose state was not computed round by round.
+        """Notes the broken promises of a policy whose state was not computed round by round.
 
         Args:
             offered: The number of rounds in which each client was available.
@@ -234,16 +224,12 @@ class Ledger(TurnColumns, ClientLedger):
         """
         self.counters["offered"], self.knows_availability = offered, True
         if self.queues is not None:
-            exact = self.queues.owed_exactly()
-            self.initial_debts = exact.units + exact.credit, self.queues.units_per_turn
             self._changes += 1
             self._judge(0)
             self._broken_since[:] = np.where(self._broken, broken_since, 0)
 
     def amend(self, policy: SelectionPolicy) -> None:
         """Continues with a policy that has other settings and the same turns and debts; earlier rounds stay."""
-        if self.queues is not None and policy.debts is not None:
-            self.former_terms.append(Terms.of(self.queues, self.last_round))
         self.policy = policy
         self._changes += 1
         # A promise that the new tolerance breaks is broken from the next round on.
@@ -307,12 +293,9 @@ class Ledger(TurnColumns, ClientLedger):
         present = np.concatenate([given.available, np.zeros(missing, dtype=np.bool_)]) if missing else given.available
         self.availability.add(given.number, present)
         if self.slots is not None:
-            always = self.queues is not None and self.queues.accrual == "always"
-            earning = np.ones_like(present) if always else present.copy()
+            present = present.copy()
             if capped is not None:
-                earning[capped] = False
-            self.earning.add(given.number, earning)
-            present = present & earning
+                present[capped] = False
         self.counters["offered"] += present
 
     def _end(self, ended: Sequence[Outcomes], arrived_before: Sequence[IntArray]) -> None:
@@ -325,7 +308,6 @@ class Ledger(TurnColumns, ClientLedger):
             index, turns = place
             report = outcomes.report
             self._set_outcomes(index, turns, outcomes)
-            self._rounds.replace("learned", index, self.last_round)
             if self.slots is not None:
                 self._end_turn(index, outcomes)
             for name, value in report.metrics.items():
@@ -352,7 +334,6 @@ class Ledger(TurnColumns, ClientLedger):
         self._early.discard(ended.report.round)
         if ended.kinds[0] == ARRIVED:
             self._updates += 1
-            self.early_payments.append((self.last_round, int(ended.report.clients[0])))
 
     def _judge(self, number: int) -> Certificate | None:
         """Notes since which round clients are beyond the tolerance; returns the certificate."""

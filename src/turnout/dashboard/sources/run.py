@@ -79,6 +79,10 @@ class RunSource(Source):
         if self.info.finished and len(self.ledger) >= self.info.rounds and self._running_turns:
             self._end([heapq.heappop(self._running_turns) for _ in range(len(self._running_turns))], None)
 
+    def name_of(self, row: int) -> str:
+        """Returns what sentences call the client of this row, whose id is a number."""
+        return f"client {row}"
+
     def row_of(self, client: str) -> int:
         """Returns the row of a client; accepts "17", "c17" and "client 17"."""
         row = client.removeprefix("client ").removeprefix("c")

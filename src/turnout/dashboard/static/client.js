@@ -76,7 +76,7 @@ function times({ times: data }, from) {
 
 function headCards(data) {
   return cards(
-    data.status != null && certificate({ status: data.status, text: data.standing }),
+    data.status != null && certificate({ status: data.status, text: data.promise_text }),
     card(data.counted != null && data.counted !== data.turns ? 'Turns that count' : 'Turns',
       count(data.counted ?? data.turns),
       data.promised != null && `Promised: ${turns(data.promised)}; tolerance: ${turns(data.tolerance)}`,
@@ -155,21 +155,7 @@ const detail = (data, slots, settings) => [
   headCards(data),
   box('Next turn', h('p', { class: 'sentence' }, data.next), renderNext(data, slots, settings)),
   data.about.rounds > 0 && whyCard(data, slots.explain, Number(settings.round ?? data.about.rounds)), strip(data, data),
-  charts(times(data, data),
-    data.debts &&
-      chart({
-        id: 'client-debts', from: data, title: 'Is the debt of the client paid?',
-        caption:
-          `The queue of owed turns after each ${words.round}. It rises while the client waits, falls by one with ` +
-          'each turn, and never falls below 0.',
-        traces: (c) => [
-          line(data.debts.x, data.debts.owed, 'owed', c.accent, {
-            mode: 'lines', line: { shape: 'hv' },
-            hovertemplate: `${words.round} %{x:,d}: %{y:.2f} turns<extra></extra>`,
-          }),
-        ],
-        layout: () => ({ xaxis: roundAxis, yaxis: { title: 'turns owed', rangemode: 'tozero' }, showlegend: false }),
-      })),
+  charts(times(data, data)),
   h('p', null, h('a', { href: navigation.link('client') }, 'All clients')),
 ];
 

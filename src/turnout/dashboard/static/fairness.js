@@ -2,7 +2,7 @@
 import { bars, chart, line, roundAxis, rule } from './charts.js';
 import { clientsRequest, clientsTable } from './clients.js';
 import {
-  STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, sinceOf, statusBadge, table,
+  STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, sinceOf,
 } from './parts.js';
 import { count, number, plain, ratio, share, turns, words } from './format.js';
 

@@ -48,9 +48,9 @@ export function bytes(value) {
 
 /** What the source counts: rounds, or decisions if it has slots instead of rounds; set by main.js. */
 export const words = { round: 'round', rounds: 'rounds', Round: 'Round', Rounds: 'Rounds' };
-export function setWords({ noun }) {
-  const upper = noun[0].toUpperCase() + noun.slice(1);
-  Object.assign(words, { round: noun, rounds: `${noun}s`, Round: upper, Rounds: `${upper}s` });
+export function setWords({ unit }) {
+  const upper = unit[0].toUpperCase() + unit.slice(1);
+  Object.assign(words, { round: unit, rounds: `${unit}s`, Round: upper, Rounds: `${upper}s` });
 }
 
 /** 400 of 500 rounds, finished */

@@ -58,12 +58,11 @@ const unknownPage = (name) => ({
 function update(changes, { replace = false } = {}) {
   const hash = address(route.page.name, { ...route.settings, ...changes });
   if (hash === location.hash) return;
-  if (!replace) {
-    location.hash = hash;
-    return;
+  if (!replace) location.hash = hash;
+  else {
+    history.replaceState(null, '', hash);
+    onHashChange();
   }
-  history.replaceState(null, '', hash);
-  onHashChange();
 }
 
 function onHashChange() {
@@ -144,9 +143,7 @@ function refresh(slot, url, fixed) {
   if (document.hidden || timer) return;
   const wait = lastRequest + 1000 - performance.now();
   if (wait <= 0) {
-    queueMicrotask(() => {
-      lastRequest = performance.now();
-    });
+    queueMicrotask(() => { lastRequest = performance.now(); });
     request(slot, url, fixed);
     return;
   }
@@ -198,10 +195,11 @@ function draw() {
   drawAll(at('page'));
 }
 
-/** Whether the page shows numbers before everything was read and computed; those of a fixed round do not change. */
+/** Whether the page shows less than there will be: some data are requested or computed, or records are still read. */
 const isPreliminary = (page) =>
   page.isIncomplete?.(slots) ||
-  Object.values(slots).some((slot) => slot.version !== Infinity && slot.data?.about?.reading);
+  Object.values(slots).some((slot) =>
+    !(slot.data || slot.error) || (slot.version !== Infinity && slot.data?.about?.reading));
 
 /** The page of rounds is that of decisions if there are no rounds. */
 const labelOf = (page) => (page.name === 'rounds' ? words.Rounds : page.label);
@@ -232,9 +230,7 @@ function drawFrame(about) {
   if (at('pages').shown !== page) showTab(page);
   showRun(at('run-button'), store.data, about);
   const state =
-    live.connected === null ? 'connecting' : !live.connected ? 'not connected, retrying' : live.live
-          ? 'live'
-          : 'connected';
+    live.connected === null ? 'connecting' : !live.connected ? 'not connected, retrying' : live.live ? 'live' : 'connected';
   if (at('state').textContent !== state) at('state').textContent = state;
   at('state').className = `state ${live.connected === false ? 'bad' : live.connected && live.live ? 'ok' : ''}`;
   const reading = about ? about.reading : live.reading; // the progress of the data that are shown
@@ -357,9 +353,7 @@ function onKey(event) {
   event.preventDefault();
 }
 
-function open(page, settings) {
-  location.hash = address(page, settings);
-}
+const open = (page, settings) => { location.hash = address(page, settings); };
 
 Object.assign(navigation, { update, open, link: address, retry, settings: () => route.settings });
 addEventListener('hashchange', onHashChange);

@@ -51,14 +51,12 @@ export function transparent(colour, opacity = 0.15) {
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
   const series = Array.from({ length: MAX_GROUPS }, (_, index) => value(`c${index + 1}`));
   const own = ownColour(series);
   return {
     ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
     accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
     warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'), resting: value('resting'),
-    available: value('available'), chosen: value('chosen'), scale,
-    series,
+    available: value('available'), chosen: value('chosen'), series,
   };
 }

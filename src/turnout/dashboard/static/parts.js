@@ -148,6 +148,7 @@ function columnChoice(columns) {
  * are hidden at first.
  */
 export function table({ caption, columns: all, rows, sorted, current, none = 'The list is empty.', choosable }) {
+  if (!rows.length) return muted(none);
   const columns = (choosable ? all.filter(isShown) : all)
     .map((column) => ({ ...column, cell: cellOf(column, rows) }));
   const head = columns.map(({ key, label, text, title, info }) => {
@@ -170,7 +171,7 @@ export function table({ caption, columns: all, rows, sorted, current, none = 'Th
     h('p', { class: 'hint' }, 'Scroll the table sideways to see all columns.'),
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
     h('table', null, h('caption', null, caption), h('thead', null, h('tr', null, head)),
-      h('tbody', null, body.length ? body : h('tr', null, h('td', { class: 'text', colspan: columns.length }, none))))));
+      h('tbody', null, body))));
 }
 
 /** Shows a hint above every table that is wider than its box. */

@@ -1,29 +1,11 @@
-// Queues: the turns owed to each client by round, and the distribution of debts.
-import { bars, chart, clientAxis, line, mapHeight, roundAxis, rule } from './charts.js';
-import { ORDERS, charts, choice, empty, muted, navigation, pager, renderSlot } from './parts.js';
-import { plain, turns, words } from './format.js';
-
-function map(data) {
-  const { ids, x, owed } = data;
-  return chart({
-    id: 'queues', from: data, wide: true, height: mapHeight(ids), title: 'Which debts grow, and which are paid?',
-    caption:
-      `One row per client, one column per ${words.round} or group of ${words.rounds}. A stronger colour means more ` +
-      'turns owed; a row that fades was paid. Click a row to open the client.',
-    traces: (c) => [
-      {
-        type: 'heatmap', x, y: ids.map((_, index) => index), z: owed, colorscale: c.scale, zmin: 0,
-        colorbar: { title: { text: 'turns', side: 'top' }, thickness: 10, outlinewidth: 0, len: 1 },
-        customdata: ids.map((id) => x.map(() => id)), text: ids.map((id) => x.map(() => plain(id))),
-        hovertemplate: `%{text}, ${words.round} %{x:,d}: %{z:.2f} turns owed<extra></extra>`, hoverongaps: false,
-      },
-    ],
-    layout: (c, width) => ({ xaxis: { ...roundAxis, isRounds: false, showgrid: false }, yaxis: clientAxis(ids, width) }),
-    click: (id) => navigation.open('client', { id }),
-  });
-}
+// Queues: the turns owed to clients by round, and the distribution of debts.
+import { bars, chart, line, roundAxis, rule } from './charts.js';
+import { h } from './dom.js';
+import { charts, empty, muted, navigation, renderSlot } from './parts.js';
+import { turns, words } from './format.js';
 
 function view(data) {
+  if (data.empty_reason) return empty('There is no queue', data.empty_reason);
   const { curve, now, cap } = data;
   return [
     data.owed_note && muted(data.owed_note),
@@ -52,16 +34,12 @@ function view(data) {
             ...(cap != null && cap <= now.edges.at(-1) * 2 ? rule(c, 'x', cap, 'cap') : {}),
           }),
         })),
-    data.owed && data.ids.length
-      ? [
-          choice('Order', ORDERS, data.order, (order) => navigation.update({ order, page: null })), map(data),
-          pager(data, 'clients'),
-        ]
-      : empty('Debts by client are not available', data.empty_reason ?? 'No client has joined yet.'),
+    muted('The list of clients has what each is owed: ',
+      h('a', { href: navigation.link('fairness', { sort: 'owed' }) }, 'sorted by owed turns'), '.'),
   ];
 }
 
 export default {
-  name: 'queues', label: 'Queues', isByRound: () => true, requests: ({ order = 'owed', page = 1 }) => ({ queues: { order, page } }),
+  name: 'queues', label: 'Queues', isByRound: () => true, requests: () => ({ queues: {} }),
   view: (slots) => renderSlot(slots.queues, view),
 };

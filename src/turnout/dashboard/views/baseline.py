@@ -51,9 +51,9 @@ class Baselines:
             result = replay(read_recording(self._watch.path, run), "random", {})
         except TurnoutError as error:
             return {"random": None, "reason": f"There is no comparison with random selection: {error}"}
-        noun = "round" if result.slots is None else "turn"
+        unit = "round" if result.slots is None else "turn"
         figure = result["mean_round" if result.slots is None else "updates_per_second"]
-        how = f"a replay of {pluralize(result.rounds, noun)}"
+        how = f"a replay of {pluralize(result.rounds, unit)}"
         return {"random": _comparison(figure.recorded, figure.replayed, how, figure.half_width), "reason": None}
 
 

@@ -10,14 +10,11 @@ import numpy as np
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import RUNNING
-from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
-    Standings,
+    ClientPromises,
     Text,
-    bin_series,
-    queue_of,
-    standings,
+    promises_of,
 )
 from turnout.dashboard.views.fairness import client_columns, client_rows
 from turnout.dashboard.views.queues import turn_bins, turns_and_availability
@@ -30,17 +27,17 @@ AVAILABLE = {"round": "in which it is available", "decision": "while it is there
 
 
 def client(source: Source, *, id: Text) -> dict[str, Any]:
-    """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
+    """Returns the turns, availability and times of a client, and how it stands with its promise."""
     ledger = source.ledger
     row = source.row_of(id)
     rows = np.array([row])
-    standing = standings(ledger)
-    debts = standing.owed
+    promises = promises_of(ledger)
+    debts = promises.owed
     counts, available, resting, edges = turns_and_availability(ledger, rows)
     (listed,) = client_rows(source, rows, client_columns(ledger))
     return {
         **listed,
-        "standing": _standing(source, standing, row),
+        "promise_text": _promise_text(source, promises, row),
         "rank": int((debts > debts[row]).sum()) + 1 if math.isfinite(debts[row]) else None,
         "joined": int(ledger.counters["joined"][row]),
         "strip": {
@@ -50,7 +47,6 @@ def client(source: Source, *, id: Text) -> dict[str, Any]:
             "chosen": counts[:, 0],
         },
         "times": _times(source, row),
-        "debts": _debts(source, row),
         "next": _record_in_words(source, row),
     }
 
@@ -70,42 +66,31 @@ def _times(source: Source, row: int) -> dict[str, Any]:
     }
 
 
-def _debts(source: Source, row: int) -> dict[str, Any] | None:
-    ledger = source.ledger
-    if queue_of(ledger) is None:
-        return None
-    debts, _ = debt_history(ledger, np.array([row]))
-    if debts is None or not len(debts):
-        return None
-    x, (_, _, high) = bin_series(ledger.round_column("rounds")[-len(debts) :], debts[:, 0])
-    return {"x": x, "owed": high}
-
-
 def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
-    noun = explanation.time_unit
-    number = f"{noun} {explanation.round:,}"
+    unit = explanation.time_unit
+    number = f"{unit} {explanation.round:,}"
     if explanation.outcome == "chosen":
-        return f"It was chosen in {number}; how long it waits is known after a {noun} without it."
+        return f"It was chosen in {number}; how long it waits is known after a {unit} without it."
     if explanation.outcome != "not chosen":
         return None
     if explanation.rounds_until is None:
         return f"How long it waits for its next turn is unknown; the explanation of {number} says why."
-    rounds = pluralize(explanation.rounds_until, noun)
+    rounds = pluralize(explanation.rounds_until, unit)
     return (
         f"Its next turn comes in about {rounds}, counted from {number}, if it is available in each "
         "and nothing else changes."
     )
 
 
-def _standing(source: Source, standing: Standings, row: int) -> str | None:
+def _promise_text(source: Source, promises: ClientPromises, row: int) -> str | None:
     """Returns the status of one client as a sentence; None if the policy guarantees nothing."""
-    status, certified = standing.status(row), source.ledger.certificate()
+    status, certified = promises.status(row), source.ledger.certificate()
     if status is None or certified is None:
         return None
-    behind, tolerance = float(standing.behind[row]), float(certified.tolerance)
+    behind, tolerance = float(promises.behind[row]), float(certified.tolerance)
     distance = f"{abs(behind):.2f} turns {'behind' if behind >= 0 else 'ahead of'} its promise"
-    text = f"{status}: {source.id_of(row)} is {distance}"
+    text = f"{status}: {source.name_of(row)} is {distance}"
     if status == "broken":
         since = 0 if certified.broken_since is None else int(certified.broken_since[row])
         text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.unit} {since:,}' if since else ''}"
@@ -114,42 +99,42 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
     resting = int(source.ledger.counters["backed_off"][row])
     if resting and source.ledger.share_accrual == "available":
         text += f", without {source.ledger.unit.pluralize(resting)} of back-off, in which it earned nothing"
-    if standing.unserved[row]:
+    if promises.unserved[row]:
         text += f"; it was there for too few {source.ledger.unit}s to be served"
-    if standing.owed_with_surplus[row]:
-        text += f". It is owed {standing.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
+    if promises.owed_with_surplus[row]:
+        text += f". It is owed {promises.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
     return f"{text}."
 
 
 def _record_in_words(source: Source, row: int) -> str:
     """States how often the client was selected, when it was last, its guaranteed rate, and until when it rests."""
-    ledger, noun = source.ledger, source.ledger.unit
+    ledger, unit = source.ledger, source.ledger.unit
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
     if rounds <= 0:
         return "This client has just joined."
-    text = f"This client was selected {pluralize(turns, 'time')} in {pluralize(rounds, noun)}"
+    text = f"This client was selected {pluralize(turns, 'time')} in {pluralize(rounds, unit)}"
     if turns:
         interval = rounds / turns
         since = ledger.last_round - int(ledger.counters["last_round"][row])
-        text += f", once every {interval:.1f} {noun}s, last {_rounds_ago(since, noun)}"
+        text += f", once every {interval:.1f} {unit}s, last {_rounds_ago(since, unit)}"
     certified = ledger.certificate()
     if certified is not None and (counted := int(certified.turns[row])) != turns:
         count = "counts as a turn" if counted == 1 else "count as turns"
         text += f"; {counted:,} of these {count}, because {pluralize(turns - counted, 'update')} did not arrive in time"
     queues = ledger.queues
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
-        rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
+        rounds_counted = f"{unit}s {AVAILABLE[unit]}" if queues.accrual == "available" else f"{unit}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
     if (number := ledger.turn_running(row)) is not None:
         text += f". Its turn of decision {number:,} is running"
     if until := source.backed_off_until(row):
-        text += f". It missed turns and is backed off: its next turn does not come before {noun} {until + 1:,}"
+        text += f". It missed turns and is backed off: its next turn does not come before {unit} {until + 1:,}"
     return f"{text}."
 
 
-def _rounds_ago(rounds: int, noun: str) -> str:
+def _rounds_ago(rounds: int, unit: str) -> str:
     if rounds == 0:
-        return "in the last closed round" if noun == "round" else f"in the last {noun}"
-    return f"{pluralize(rounds, noun)} ago"
+        return "in the last closed round" if unit == "round" else f"in the last {unit}"
+    return f"{pluralize(rounds, unit)} ago"

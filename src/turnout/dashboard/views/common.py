@@ -148,7 +148,7 @@ def about(watch: Watch, source: Source, since: int | None = None) -> dict[str, A
         "rounds": ledger.last_round,
         "planned": source.planned,
         "slots": ledger.slots,
-        "noun": ledger.unit,
+        "unit": ledger.unit,
         "promise": promise(ledger),
         "has_queue": queue_of(ledger) is not None,
         "backs_off": bool(ledger.counters["backed_off"].any()),
@@ -195,7 +195,7 @@ def certificate(source: Source) -> dict[str, Any]:
     summary = source.ledger.promise_summary()
     if summary is None:
         return {"status": None, "text": _nothing_to_judge(source)}
-    text = f"{summary.sentence(source.id_of)}."
+    text = f"{summary.sentence(source.name_of)}."
     ledger, resting = source.ledger, source.ledger.counters["backed_off"][~source.ledger.retired]
     if ledger.share_accrual == "available" and (total := int(resting.sum())):
         text += (
@@ -221,7 +221,7 @@ def tolerance_of(ledger: Ledger) -> float | None:
     return None if summary is None else summary.tolerance
 
 
-class Standings(NamedTuple):
+class ClientPromises(NamedTuple):
     """What each client was promised and got; all arrays are NaN, and levels -1, if the policy guarantees nothing.
 
     Attributes:
@@ -254,19 +254,19 @@ class Standings(NamedTuple):
         return mask
 
 
-def standings(ledger: Ledger) -> Standings:
+def promises_of(ledger: Ledger) -> ClientPromises:
     """Returns what each client was promised and got."""
     certified = ledger.certificate()
     if certified is None:
         unknown, none = np.full(ledger.clients, np.nan), np.zeros(ledger.clients, dtype=np.bool_)
-        return Standings(*(unknown,) * 5, np.full(ledger.clients, -1, dtype=np.int64), none)
-    standing = Standings(*(getattr(certified, name) for name in Standings._fields))
-    return standing if queue_of(ledger) is not None else standing._replace(owed=np.full(ledger.clients, np.nan))
+        return ClientPromises(*(unknown,) * 5, np.full(ledger.clients, -1, dtype=np.int64), none)
+    promises = ClientPromises(*(getattr(certified, name) for name in ClientPromises._fields))
+    return promises if queue_of(ledger) is not None else promises._replace(owed=np.full(ledger.clients, np.nan))
 
 
-def owed_note(standing: Standings) -> str | None:
+def owed_note(promises: ClientPromises) -> str | None:
     """Explains why clients with a surplus are owed turns; None if there are none."""
-    total = int(standing.owed_with_surplus.sum())
+    total = int(promises.owed_with_surplus.sum())
     if not total:
         return None
     return f"{pluralize(total, 'client', 'are')} owed turns in spite of a surplus: {OWED_WITH_SURPLUS}."
@@ -281,7 +281,7 @@ def flags(source: Source) -> dict[str, BoolArray]:
         "context": ledger.history.suspects(),
         "changed": (changed_in > 0) & (changed_in > ledger.last_round - recent),
         "retired": ledger.retired,
-        "too_few_rounds": standings(ledger).unserved & ~ledger.retired,
+        "too_few_rounds": promises_of(ledger).unserved & ~ledger.retired,
     }
     return {**shared, **source.extra_flags()}
 
@@ -303,8 +303,8 @@ def page_of(total: int, number: int, size: int) -> tuple[slice, dict[str, int]]:
 def client_page(source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
     """Returns the part of a response that says which clients a map shows, and their rows."""
     ledger = source.ledger
-    standing = standings(ledger)
-    values = {"owed": standing.owed, "behind": standing.behind}.get(order, ledger.counters["turns"])
+    promises = promises_of(ledger)
+    values = {"owed": promises.owed, "behind": promises.behind}.get(order, ledger.counters["turns"])
     values = ledger.counters["turns"] if np.isnan(values).all() else values
     rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
     part, paging = page_of(len(rows), page, SHOWN_ROWS)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    ClientPromises,
     PageNumber,
     Since,
     Size,
-    Standings,
     Text,
     bin_series,
     first_since,
@@ -21,7 +21,7 @@ from turnout.dashboard.views.common import (
     histogram,
     owed_note,
     page_of,
-    standings,
+    promises_of,
     tolerance_of,
 )
 from turnout.errors import SettingError
@@ -41,15 +41,15 @@ def fairness(source: Source, *, since: Since = None) -> dict[str, Any]:
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
-    standing, least = standings(ledger), ledger.least_served()
+    promises, least = promises_of(ledger), ledger.least_served()
     return {
-        "unserved": _unserved(source, standing),
-        "owed_note": owed_note(standing),
+        "unserved": _unserved(source, promises),
+        "owed_note": owed_note(promises),
         "least_share": None if least is None else shares[least],
         "jain": jain_index(turns) if ledger.clients else None,
         "gini": gini_coefficient(turns) if ledger.clients else None,
         "shares": histogram(known),
-        "taken_vs_promised": _taken_vs_promised(source, standing),
+        "taken_vs_promised": _taken_vs_promised(source, promises),
         "lorenz": _lorenz(turns) if ledger.clients else {"x": [], "y": []},
         "worst_over_time": _worst_over_time(ledger, first_since(ledger, since)),
     }
@@ -86,13 +86,13 @@ def clients(
 
 def client_rows(source: Source, rows: IntArray, columns: dict[str, Column]) -> list[dict[str, Any]]:
     """Returns what the list of clients shows about each of these."""
-    standing, tolerance = standings(source.ledger), tolerance_of(source.ledger)
+    promises, tolerance = promises_of(source.ledger), tolerance_of(source.ledger)
     return [
         {
             "id": source.id_of(row),
             **{name: column[row] for name, column in columns.items()},
             "tolerance": tolerance,
-            "status": standing.status(row),
+            "status": promises.status(row),
             "flags": names,
         }
         for row, names in zip(rows.tolist(), flag_names(source, rows), strict=True)
@@ -101,17 +101,17 @@ def client_rows(source: Source, rows: IntArray, columns: dict[str, Column]) -> l
 
 def client_columns(ledger: Ledger) -> dict[str, Column]:
     """Returns the columns of the list of clients."""
-    standing = standings(ledger)
+    promises = promises_of(ledger)
     last = ledger.counters["last_round"]
     return {
         "turns": ledger.counters["turns"],
         "share": ledger.shares(),
-        "counted": standing.turns,
-        "promised": standing.promised,
-        "behind": standing.behind,
-        "status": standing.levels,
-        "owed": standing.owed,
-        "forfeited": standing.forfeited,
+        "counted": promises.turns,
+        "promised": promises.promised,
+        "behind": promises.behind,
+        "status": promises.levels,
+        "owed": promises.owed,
+        "forfeited": promises.forfeited,
         "offered": ledger.counters["offered"] if ledger.knows_availability else np.full(ledger.clients, np.nan),
         "backed_off": ledger.counters["backed_off"],
         "mean_seconds": ledger.mean_seconds(),
@@ -120,9 +120,9 @@ def client_columns(ledger: Ledger) -> dict[str, Column]:
     }
 
 
-def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
+def _unserved(source: Source, promises: ClientPromises) -> dict[str, Any]:
     """Returns the clients that were there for too few rounds to be served."""
-    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
+    rows = np.flatnonzero(promises.unserved & ~source.ledger.retired)
     return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
 
 
@@ -134,22 +134,22 @@ def _sorted(rows: IntArray, values: Column | None, order: str) -> IntArray:
     return rows[np.argsort(keys, kind="stable")]
 
 
-def _taken_vs_promised(source: Source, standing: Standings) -> dict[str, Any] | None:
+def _taken_vs_promised(source: Source, promises: ClientPromises) -> dict[str, Any] | None:
     ledger = source.ledger
     if ledger.certificate() is None:
         return None
     rows = np.arange(ledger.clients)
     if len(rows) > MAX_POINTS:  # the clients that are furthest behind, and an even sample of the others
-        most = np.argsort(-standing.behind, kind="stable")[: MAX_POINTS // 10]
+        most = np.argsort(-promises.behind, kind="stable")[: MAX_POINTS // 10]
         evenly = np.linspace(0, len(rows) - 1, MAX_POINTS - len(most)).astype(np.int64)
         rows = np.unique(np.concatenate([most, evenly]))
     return {
         "ids": [source.id_of(row) for row in rows.tolist()],
-        "turns": standing.turns[rows],
-        "promised": standing.promised[rows],
-        "behind": standing.behind[rows],
-        "status": [standing.status(row) for row in rows.tolist()],
-        "owed": standing.owed[rows],
+        "turns": promises.turns[rows],
+        "promised": promises.promised[rows],
+        "behind": promises.behind[rows],
+        "status": [promises.status(row) for row in rows.tolist()],
+        "owed": promises.owed[rows],
         "tolerance": tolerance_of(ledger),
         "of": ledger.clients,
     }

@@ -10,16 +10,16 @@ from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    ClientPromises,
     Since,
-    Standings,
     bin_edges,
     bin_series,
     certificate,
     first_since,
     flags,
     mean_of,
+    promises_of,
     queue_of,
-    standings,
     tolerance_of,
 )
 from turnout.dashboard.views.rounds import OUT
@@ -58,7 +58,7 @@ def overview(watch: Watch, source: Source, *, since: Since = None) -> dict[str, 
     first = first_since(ledger, since)
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds, first=first)
     seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be running
-    shares, standing, least = ledger.shares(), standings(ledger), ledger.least_served()
+    shares, promises, least = ledger.shares(), promises_of(ledger), ledger.least_served()
     summary = ledger.promise_summary()
     worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
@@ -79,14 +79,14 @@ def overview(watch: Watch, source: Source, *, since: Since = None) -> dict[str, 
         "least_share": None if least is None else shares[least],
         "least": None if least is None else {"id": source.id_of(least)},
         "jain": jain_index(ledger.counters["turns"]) if ledger.clients else None,
-        "worst": None if worst is None else _behind_row(source, worst, standing, shares),
+        "worst": None if worst is None else _behind_row(source, worst, promises, shares),
         "rounds": {"x": x, "mean": mean, "low": low, "high": high},
         "shortfall": shortfall_over_time(ledger, first),
         "outcomes": outcomes(ledger),
         "is_attended": None if source.run is not None or watch.kind != "fleet" else watch.writer is not None,
         "events": source.events(SHOWN_EVENTS),
         "warnings": _warnings(source),
-        "behind": _furthest_behind(source, standing, shares),
+        "behind": _furthest_behind(source, promises, shares),
     }
 
 
@@ -141,20 +141,20 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     }
 
 
-def _furthest_behind(source: Source, standing: Standings, shares: FloatArray) -> list[dict[str, Any]]:
+def _furthest_behind(source: Source, promises: ClientPromises, shares: FloatArray) -> list[dict[str, Any]]:
     """Returns the clients that are furthest behind their promise."""
-    behind = np.where(source.ledger.retired, -np.inf, standing.behind)
+    behind = np.where(source.ledger.retired, -np.inf, promises.behind)
     rows = np.argsort(-behind, kind="stable")[:SHOWN_CLIENTS]
-    return [_behind_row(source, row, standing, shares) for row in rows.tolist() if behind[row] > 0]
+    return [_behind_row(source, row, promises, shares) for row in rows.tolist() if behind[row] > 0]
 
 
-def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArray) -> dict[str, Any]:
+def _behind_row(source: Source, row: int, promises: ClientPromises, shares: FloatArray) -> dict[str, Any]:
     return {
         "id": source.id_of(row),
-        "status": standing.status(row),
-        "behind": standing.behind[row],
-        "turns": standing.turns[row],
-        "promised": standing.promised[row],
+        "status": promises.status(row),
+        "behind": promises.behind[row],
+        "turns": promises.turns[row],
+        "promised": promises.promised[row],
         "share": shares[row],
     }
 

@@ -1,4 +1,4 @@
-"""Queues and Turns: heat maps with one row per client and one column per bin of rounds."""
+"""Queues: the debts of all clients. Turns: a heat map with one row per client and one column per bin of rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
     ClientOrder,
@@ -16,8 +15,8 @@ from turnout.dashboard.views.common import (
     client_page,
     histogram,
     owed_note,
+    promises_of,
     queue_of,
-    standings,
 )
 from turnout.dashboard.views.overview import debts_over_time
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -25,29 +24,19 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 COLUMNS = 160
 
 
-def queues(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
-    """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
-    data, shown = client_page(source, order, page)
+def queues(source: Source) -> dict[str, Any]:
+    """Returns a summary of all debts by round, and their distribution now."""
     ledger = source.ledger
     queues = queue_of(ledger) if ledger.clients else None
-    debts: FloatArray | None = None
-    reason = f"The policy {source.policy} does not select by a queue of owed turns." if ledger.clients else None
-    if queues is not None:
-        debts, reason = debt_history(ledger, shown)
-    x = np.empty(0, dtype=np.int64)
-    if debts is not None:
-        ends = bin_edges(len(debts), COLUMNS)[1:] - 1
-        x = ledger.round_column("rounds")[len(ledger) - len(debts) :][ends]
-        debts = debts[ends]
+    reason = source.no_clients
+    if ledger.clients:
+        reason = f"The policy {source.policy} does not select by a queue of owed turns."
     return {
-        **data,
-        "x": x,
-        "owed": None if debts is None else debts.T,
-        "empty_reason": reason,
+        "empty_reason": reason if queues is None else None,
         "curve": debts_over_time(ledger),
         "now": None if queues is None else histogram(queues.owed),
         "cap": None if queues is None else queues.max_owed,
-        "owed_note": owed_note(standings(ledger)),
+        "owed_note": owed_note(promises_of(ledger)),
     }
 
 
@@ -82,7 +71,7 @@ def turns_and_availability(
     off, None if no client ever was.
     """
     edges = bin_edges(len(ledger), COLUMNS)
-    taken = ledger.participation(rows)[0]
+    taken = ledger.participation(rows)
     if not len(ledger):
         return np.zeros((0, len(rows)), dtype=np.int64), None, None, edges
     counts = np.add.reduceat(taken.astype(np.int64), edges[:-1], axis=0)

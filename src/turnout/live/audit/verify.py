@@ -46,6 +46,7 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
     training: dict[str, int] = {}  # without rounds: the decision that gave each training client its turn
     for number, line in enumerate(lines):
         digest.update(line)
+        _require(line.endswith(b"\n"), f"the record ends in the middle of line {number + 1}")
         event = json.loads(line, object_pairs_hook=_unique_keys)
         if number == 1 and "summary" in header:
             rounds, clients, left = begin(header, event)

@@ -118,7 +118,7 @@ def _require_feasible_rates(fleet: Fleet) -> None:
         f"as often as they are available, {rate:g} is too much for a cohort_size of {places}",
         Fraction(rate * scale).limit_denominator(FINEST),
         scale,
-        "" if sufficient is None else f", use a cohort_size of at least {sufficient:,}",
+        "" if sufficient is None else f", or a cohort_size of at least {sufficient:,}",
         cohort_size=sufficient,
         clients=tuple(clients.tolist()),
     )

@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+import psycopg
+from psycopg import sql
+
 from turnout.errors import InterruptedCallError, SettingError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.store import Rows
-
-try:
-    import psycopg
-    from psycopg import sql
-except ImportError as error:
-    raise SettingError("a fleet in a database needs psycopg: pip install 'turnout[postgres]'") from error
 
 #: How long PostgreSQL may take to answer the first time, and after how many seconds a dead connection is noticed.
 CONNECT_SECONDS, DEAD_SECONDS = 5, 4
