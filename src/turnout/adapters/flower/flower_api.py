@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 #: Error codes of replies: the client app raised an exception; a message, or a reply, is no longer stored.
 APP_ERROR, EXPIRED = 2, (3, 4)
 #: The fields of the SuperLink's description of a node, from Flower 1.41 on.
-NAME, REGISTERED, OWNER, LOCATION = "name", "registered_at", "owner_name", "location"
+NAME, REGISTERED, STARTED, OWNER, LOCATION = "name", "registered_at", "last_activated_at", "owner_name", "location"
 #: Flower's strategies that keep nothing between configuration and aggregation but the current model.
 WITHOUT_STATE = (
     *(flower.FedAvg, flower.FedAdagrad, flower.FedAdam, flower.FedAvgM, flower.FedMedian, flower.FedProx),

@@ -159,9 +159,9 @@ class CohortSelector:
         """Returns the node of each connected client; waits up to the timeout for the first one."""
         start = time.monotonic()
         while True:
-            connected = self.connected_nodes()
-            if connected != self._connected:
-                self._connected, present = connected, set(connected)
+            connected, restarted = self.connected_nodes(), self._nodes.restarted(self._messenger)
+            if restarted or connected != self._connected:
+                self._connected, self._judged, present = connected, {}, set(connected) - restarted
                 self._since_start = present if self._since_start is None else self._since_start & present
                 self._warm = {client: node for client, node in self._warm.items() if node in present}
             self._nodes.refresh(self._messenger, connected, number)

@@ -112,12 +112,12 @@ class Exchange(ReplyIntake):
     def _record(self, replies: Mapping[str, Arrival]) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in self._current.recorded}
-        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
+        reported = {client: self._reported(reply) for client, (_, reply) in new.items()}
         if new:
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},
-                losses={client: loss for client, loss in losses.items() if loss is not None},
-                signals={client: self._signals(reply) for client, (_, reply) in new.items()},
+                losses={client: loss for client, (loss, _) in reported.items() if loss is not None},
+                signals={client: signals for client, (_, signals) in reported.items() if signals},
                 round=self._current.opened.round,
             )
 

@@ -117,20 +117,16 @@ class ReplyIntake(ABC):
         log.warning("turnout: the reply of %s is not used: %s", self._client(key), problem)
         self._fail(key, f"its reply cannot be used: {problem}")
 
-    def _loss(self, reply: Message) -> float | None:
-        """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-        key = self._parts.settings.loss_key
-        for record in reply.content.values():
-            loss = as_loss(record.get(key)) if isinstance(record, MetricRecord) and key else None
-            if loss is not None:
-                return loss
-        return None
-
-    def _signals(self, reply: Message) -> dict[str, float]:
-        """Returns the metrics in a reply that have the name of a signal that the fleet declares."""
+    def _reported(self, reply: Message) -> tuple[float | None, dict[str, float] | None]:
+        """Returns the training loss in a reply, None if it is missing or not finite, and the declared signals."""
+        key, declared = self._parts.settings.loss_key, self._scheduler.settings.signals
+        if not key and not declared:
+            return None, None
         records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
-        metrics = {name: value for record in records for name, value in record.items()}
-        return as_signals(metrics, self._scheduler.settings.signals)
+        losses = (as_loss(record.get(key)) for record in records if key)
+        loss = next((loss for loss in losses if loss is not None), None)
+        metrics = {name: value for record in records for name, value in record.items()} if declared else {}
+        return loss, as_signals(metrics, declared) or None
 
 
 def report_late(who: str, reply: Message, seconds: float, report: Callable[[float], object]) -> None:
