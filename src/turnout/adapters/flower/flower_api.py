@@ -74,6 +74,11 @@ def describe_nodes(grid: Grid) -> dict[int, Any]:
     return {node.node_id: node for node in grid.get_nodes()} if hasattr(grid, "get_nodes") else {}
 
 
+def started_at(grid: Grid) -> dict[int, str]:
+    """Returns when each node was started last, as far as the SuperLink knows."""
+    return {node: getattr(described, STARTED, "") for node, described in describe_nodes(grid).items()}
+
+
 class RestrictedGrid(Grid):
     """A view of a grid that lists only some nodes: a strategy that samples all of them samples exactly these."""
 
