@@ -31,7 +31,6 @@ class FlowerRound:
         expected: the predicted seconds of each client whose time was learned before.
         recorded: the clients whose outcome was recorded before a restart of the server.
         arrived: the seconds and the content of each reply that can be aggregated.
-        errors: the error replies.
         waited: the seconds that the server waited for replies.
     """
 
@@ -40,7 +39,6 @@ class FlowerRound:
     expected: dict[str, float]
     recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
-    errors: list[Message] = field(default_factory=list)
     waited: float = 0.0
 
     @property
@@ -48,11 +46,11 @@ class FlowerRound:
         """Whether the target number of replies has arrived."""
         return len(self.arrived) >= self.opened.target_size
 
-    def replies_to_aggregate(self) -> list[Message]:
-        """Returns the earliest replies up to the target number, ties by row, followed by all error replies."""
+    def earliest_replies(self) -> list[Message]:
+        """Returns the earliest replies up to the target number, ties by row."""
         order = {client: index for index, client in enumerate(self.nodes)}
         earliest = sorted(self.arrived, key=lambda client: (self.arrived[client][0], order[client]))
-        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]] + self.errors
+        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]]
 
 
 class CohortSelector:
