@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.core.parts import Parts
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.live import RunningTurn, Statuses
 from turnout.live._internals import OpenRound, session_of
 from turnout.log import get_log
@@ -81,8 +81,7 @@ class CohortSelector:
         else:
             cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
-        if opened is None:
-            raise StateError("the scheduler has no open round after a selection: another process closed it")
+        assert opened is not None  # choose has opened it
         nodes = {client: connected[client] for client in cohort}
         self._warm |= nodes
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)

@@ -37,7 +37,7 @@ class Exchange(ReplyIntake):
         asked = describe_selection(self._scheduler, list(current.nodes), current.expected)
         log.info("turnout: round %d asks %s", number, asked or "no clients: none is available")
         if not current.nodes:
-            self._skip()
+            self._end({})
             return None
         self._run(self._messages(number, config, current.nodes.values()))
         return current.earliest_replies() + self._errors
@@ -75,9 +75,6 @@ class Exchange(ReplyIntake):
         self._settle(is_final=True)
         current.waited = max(time.monotonic() - start, SHORTEST)
         self._end({sent: client for sent, (client, _) in pending.items()})
-
-    def _skip(self) -> None:
-        """Passes a round with an empty cohort."""
 
     def _client(self, key: str) -> str:
         return key
