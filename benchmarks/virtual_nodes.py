@@ -45,7 +45,7 @@ def measure_rounds(
 
     Returns the shortest seconds of the CPU and by the clock, because other programs can only make a round longer: of a
     round of plain FedAvg, of a later and of the first round with fair selection, and of the first one in which nodes
-    must be queried; and of what the fleet alone does in a later round.
+    must be queried; without evaluation, also of what the fleet alone does in a later round.
 
     Args:
         nodes: The number of virtual nodes.
@@ -56,9 +56,9 @@ def measure_rounds(
     """
     model = ArrayRecord({"weights": Array(np.zeros(weights, dtype=np.float32))})
     app, fair_app = trivial_app(), with_status(trivial_app())
-    seconds: dict[str, list[tuple[float, float]]] = {
-        **{"plain": [], "later": [], "first": [], "first, queried": [], "the fleet alone": []}
-    }
+    seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    if not evaluated:
+        seconds["the fleet alone"] = []
     rounds = 1 + (LATER if evaluated else LATER_UNEVALUATED)
     for _ in range(repeats):
         strategy = FedAvg(
@@ -73,7 +73,8 @@ def measure_rounds(
         seconds["later"] += later
         queried = VirtualGrid(fair_app, nodes, are_named=False)
         seconds["first, queried"] += _fair_times(queried, cohort, 1, evaluated, model)
-        seconds["the fleet alone"] += _fleet_times(nodes, cohort, rounds)[1:]
+        if not evaluated:
+            seconds["the fleet alone"] += _fleet_times(nodes, cohort, rounds)[1:]
     return {kind: (min(cpu for cpu, _ in times), min(wall for _, wall in times)) for kind, times in seconds.items()}
 
 
