@@ -6,7 +6,8 @@ import gc
 import itertools
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.selection import FairSelection
-from turnout.live import Scheduler
+from turnout.live import FleetStatus, Scheduler
 
 try:  # a message needs the id of its sender; in older versions the grid sets it
     from flwr.supercore.task_identity import TaskIdentity
@@ -31,29 +32,33 @@ else:
 
 RUN = 1  # the number of the Flower run
 FIRST_NODE = 1000
-#: The number of weights of the model.
-WEIGHTS = 1000
 #: A folder on a disk, by convention: flushes of the fleet file count.
 DISK = Path("/var/tmp")
 #: The number of rounds after the first one in each run, with evaluation and without.
 LATER, LATER_UNEVALUATED = 2, 10
 
 
-def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> dict[str, tuple[float, float]]:
+def measure_rounds(
+    nodes: int, cohort: int, repeats: int, evaluated: float, weights: int
+) -> dict[str, tuple[float, float]]:
     """Runs plain FedAvg and FairSelection alternately, with a client that only adds 1 to the model.
 
     Returns the shortest seconds of the CPU and by the clock, because other programs can only make a round longer: of a
     round of plain FedAvg, of a later and of the first round with fair selection, and of the first one in which nodes
-    must be queried.
+    must be queried; without evaluation, also of what the fleet alone does in a later round.
 
     Args:
         nodes: The number of virtual nodes.
         cohort: The number of clients per round.
         repeats: The number of runs of each kind, which have a first round and later ones.
         evaluated: The share of the nodes that evaluate the model.
+        weights: The number of weights of the model.
     """
+    model = ArrayRecord({"weights": Array(np.zeros(weights, dtype=np.float32))})
     app, fair_app = trivial_app(), with_status(trivial_app())
     seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    if not evaluated:
+        seconds["the fleet alone"] = []
     rounds = 1 + (LATER if evaluated else LATER_UNEVALUATED)
     for _ in range(repeats):
         strategy = FedAvg(
@@ -62,11 +67,14 @@ def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> d
             min_train_nodes=cohort,
             min_available_nodes=cohort,
         )
-        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), rounds)
-        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, rounds, evaluated)
+        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), rounds, model)
+        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, rounds, evaluated, model)
         seconds["first"].append(first)
         seconds["later"] += later
-        seconds["first, queried"] += _fair_times(VirtualGrid(fair_app, nodes, are_named=False), cohort, 1, evaluated)
+        queried = VirtualGrid(fair_app, nodes, are_named=False)
+        seconds["first, queried"] += _fair_times(queried, cohort, 1, evaluated, model)
+        if not evaluated:
+            seconds["the fleet alone"] += _fleet_times(nodes, cohort, rounds)[1:]
     return {kind: (min(cpu for cpu, _ in times), min(wall for _, wall in times)) for kind, times in seconds.items()}
 
 
@@ -88,29 +96,63 @@ def trivial_app() -> ClientApp:
     return app
 
 
-def _fair_times(grid: VirtualGrid, cohort: int, rounds: int, evaluated: float) -> list[tuple[float, float]]:
+def _fair_times(
+    grid: VirtualGrid, cohort: int, rounds: int, evaluated: float, model: ArrayRecord
+) -> list[tuple[float, float]]:
     """Returns the times of the rounds of a new fleet."""
-    settings = {"cohort_size": cohort, "guaranteed_rate": cohort / len(grid.get_node_ids()) / 2}
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=evaluated, min_train_nodes=1, min_available_nodes=1)
+    with _new_fleet(len(grid.get_node_ids()), cohort) as scheduler:
+        return _round_times(FairSelection(strategy, scheduler), grid, rounds, model)
+
+
+def _fleet_times(nodes: int, cohort: int, rounds: int) -> list[tuple[float, float]]:
+    """Returns the times of the rounds of a new fleet without Flower: selecting, reporting, closing."""
+    statuses = FleetStatus({"free_cpu": np.ones(nodes), "bandwidth": np.ones(nodes)}, np.arange(nodes))
+    moments = []
+    with _new_fleet(nodes, cohort) as scheduler, _uncollected():
+        scheduler.register([f"client-{number}" for number in range(nodes)])
+        for _ in range(rounds + 1):
+            moments.append((time.process_time(), time.perf_counter()))
+            selected = scheduler.choose(statuses)
+            scheduler.report_many(dict.fromkeys(selected, 1.0), losses=dict.fromkeys(selected, 0.5))
+            scheduler.close_round()
+    return _differences(moments)
+
+
+@contextmanager
+def _new_fleet(nodes: int, cohort: int) -> Iterator[Scheduler]:
+    settings = {"cohort_size": cohort, "guaranteed_rate": cohort / nodes / 2}
     with (
         tempfile.TemporaryDirectory(dir=DISK if DISK.is_dir() else None) as folder,
         Scheduler.open(Path(folder, "fleet.turnout"), settings=settings, deadline=600.0) as scheduler,
     ):
-        return _round_times(FairSelection(strategy, scheduler), grid, rounds)
+        yield scheduler
 
 
-def _round_times(strategy: Strategy | FairSelection, grid: Grid, rounds: int) -> list[tuple[float, float]]:
-    """Returns the seconds of the CPU and by the clock of each round, without garbage collection, like `timeit`."""
+def _round_times(
+    strategy: Strategy | FairSelection, grid: Grid, rounds: int, model: ArrayRecord
+) -> list[tuple[float, float]]:
+    """Returns the seconds of the CPU and by the clock of each round."""
     moments: list[tuple[float, float]] = []
-    model = ArrayRecord({"weights": Array(np.zeros(WEIGHTS, dtype=np.float32))})
-    gc.collect()
-    gc.disable()
-    try:
+    with _uncollected():
         strategy.start(
             grid, model, rounds, evaluate_fn=lambda *_: moments.append((time.process_time(), time.perf_counter()))
         )
+    return _differences(moments)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Switches garbage collection off, like `timeit`."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
     finally:
         gc.enable()
+
+
+def _differences(moments: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(cpu, wall) for cpu, wall in np.diff(moments, axis=0).tolist()]
 
 
@@ -126,8 +168,12 @@ class VirtualGrid(Grid):
     """
 
     def __init__(self, app: ClientApp, nodes: int, *, are_named: bool = True) -> None:
-        self._app, self._are_named = app, are_named
-        self._partitions = {FIRST_NODE + partition: partition for partition in range(nodes)}
+        self._app, self._partitions = app, {FIRST_NODE + partition: partition for partition in range(nodes)}
+        unknown = dict.fromkeys(("owner_name", "location", "registered_at", "last_activated_at"), "")
+        self._descriptions = [
+            SimpleNamespace(node_id=node, **{**unknown, "name": f"client-{number}" if are_named else ""})
+            for node, number in self._partitions.items()
+        ]
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count(1)
 
@@ -137,9 +183,7 @@ class VirtualGrid(Grid):
 
     def get_nodes(self) -> Any:
         """Returns the descriptions of all nodes."""
-        unknown = {"owner_name": "", "location": "", "public_key": b"", "registered_at": ""}
-        names = {node: f"client-{number}" if self._are_named else "" for node, number in self._partitions.items()}
-        return [SimpleNamespace(node_id=node, name=name, **unknown) for node, name in names.items()]
+        return self._descriptions
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Delivers the messages and keeps the replies."""

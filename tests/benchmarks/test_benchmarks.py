@@ -65,7 +65,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     ),
     "flower": (
         {"nodes": 12, "cohort": 3, "repeats": 1},
-        8,
+        9,
         [],
         ["later, evaluated"] * 2 + ["later, not evaluated"] * 2 + ["first, queried"] * 2 + ["cold starts"] * 2,
     ),

@@ -276,12 +276,11 @@ class Certificate:
 
     def summary(self) -> PromiseSummary:
         """Returns the status of the promise in a few numbers."""
-        judged = self._judged_rows()
-        counts = np.bincount(self.levels[judged], minlength=len(STATUSES)).tolist()
-        worst = self.worst
+        judged, levels, worst = self._judged_rows(), self.levels, self.worst
+        counts = np.bincount(levels[judged], minlength=len(STATUSES)).tolist()
         since = 0 if worst is None or self.broken_since is None else int(self.broken_since[worst])
         return PromiseSummary(
-            status=self.status,
+            status=STATUSES[int(levels[judged].max(initial=0))],
             clients=len(judged),
             kept=counts[0],
             behind=counts[1],
@@ -292,7 +291,7 @@ class Certificate:
             worst_behind=0.0 if worst is None else float(self.behind[worst]),
             since=since or None,
             retired=len(self.turns) - len(judged),
-            retired_broken=int(self.broken.sum()) - counts[2],
+            retired_broken=int((levels == 2).sum()) - counts[2],
             unit=self.unit,
         )
 

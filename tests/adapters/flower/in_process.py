@@ -115,7 +115,7 @@ class InProcessGrid(Grid):
         return list(self.nodes)
 
     def get_nodes(self) -> Any:
-        unknown = {"name": "", "owner_name": "", "location": "", "public_key": b"", "registered_at": ""}
+        unknown = dict.fromkeys(("name", "owner_name", "location", "registered_at", "last_activated_at"), "")
         return [SimpleNamespace(node_id=node.node_id, **{**unknown, **node.described}) for node in self.nodes.values()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

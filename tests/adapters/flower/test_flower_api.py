@@ -74,7 +74,8 @@ def test_an_app_of_the_older_interface_is_recognized() -> None:
 def test_the_superlink_describes_a_node_by_these_fields() -> None:
     from flwr.proto.node_pb2 import NodeInfo
 
-    names = {"node_id", flower_api.NAME, flower_api.REGISTERED, flower_api.OWNER, flower_api.LOCATION}
+    names = {"node_id", flower_api.NAME, flower_api.REGISTERED, flower_api.STARTED, flower_api.OWNER}
+    names.add(flower_api.LOCATION)
     missing = names - set(NodeInfo.DESCRIPTOR.fields_by_name)
     assert not missing, f"{VERSION}: a node is not described by {missing} any more"
 

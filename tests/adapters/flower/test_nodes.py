@@ -480,6 +480,14 @@ def test_a_node_that_leaves_and_returns_is_cold_although_its_number_is_the_same(
     assert cold_clients(scheduler)[5:] == [[], ["h1"], []]  # it was not there when the server started again
 
 
+def test_a_registered_node_that_restarts_between_two_selections_is_cold(open_fleet: OpenFleet) -> None:
+    """The SuperLink knows when h1 was activated; it is never seen to be away."""
+    scheduler, grid = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.5}), InProcessGrid(registered(2))
+    restart = after(3, lambda: grid.nodes[101].described.update(last_activated_at="12:05"))
+    train(scheduler, grid, rounds=6, evaluate_fn=restart)
+    assert cold_clients(scheduler) == [["h0", "h1"], [], [], ["h1"], [], []]
+
+
 def cold_clients(scheduler: Scheduler) -> list[list[str]]:
     """Returns for each closed round the clients whose times teach nothing."""
     with FleetReader(scheduler.path) as reader:

@@ -19,13 +19,13 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
         cohort: The selected clients.
         expected: The predicted seconds of those whose times were learned.
     """
-    certificate, clients = session_of(scheduler).certificate(), []
-    shown, learned = cohort[:MAX_LISTED], session_of(scheduler).fleet.counters.learned
-    for client, row in zip(shown, map(session_of(scheduler).row, shown), strict=True):
-        unknown = "just started" if learned[row] else "never timed"
+    certificate, fleet, clients = session_of(scheduler).certificate(), session_of(scheduler).fleet, []
+    turns_behind = None if certificate is None else certificate.behind
+    for client in cohort[:MAX_LISTED]:
+        unknown = "just started" if fleet.counters.learned[fleet.rows[client]] else "never timed"
         reasons = [f"expected {expected[client]:.1f} s" if client in expected else unknown]
-        if certificate is not None:
-            behind = float(certificate.behind[row])
+        if turns_behind is not None:
+            behind = float(turns_behind[fleet.rows[client]])
             reasons.insert(0, f"{behind:.2f} behind" if behind >= 0 else f"{-behind:.2f} ahead")
         clients.append(f"{client} ({', '.join(reasons)})")
     return join_first(clients, len(cohort))

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 #: Error codes of replies: the client app raised an exception; a message, or a reply, is no longer stored.
 APP_ERROR, EXPIRED = 2, (3, 4)
 #: The fields of the SuperLink's description of a node, from Flower 1.41 on.
-NAME, REGISTERED, OWNER, LOCATION = "name", "registered_at", "owner_name", "location"
+NAME, REGISTERED, STARTED, OWNER, LOCATION = "name", "registered_at", "last_activated_at", "owner_name", "location"
 #: Flower's strategies that keep nothing between configuration and aggregation but the current model.
 WITHOUT_STATE = (
     *(flower.FedAvg, flower.FedAdagrad, flower.FedAdam, flower.FedAvgM, flower.FedMedian, flower.FedProx),
@@ -72,6 +72,11 @@ def is_older_app(app: ClientApp) -> bool:
 def describe_nodes(grid: Grid) -> dict[int, Any]:
     """Returns what the SuperLink knows of each node; nothing before Flower 1.41, whose grids know only ids."""
     return {node.node_id: node for node in grid.get_nodes()} if hasattr(grid, "get_nodes") else {}
+
+
+def started_at(grid: Grid) -> dict[int, str]:
+    """Returns when each node was started last, as far as the SuperLink knows."""
+    return {node: getattr(described, STARTED, "") for node, described in describe_nodes(grid).items()}
 
 
 class RestrictedGrid(Grid):

@@ -129,9 +129,6 @@ class SimulatedExchange(Exchange):
         super().__init__(parts)
         self._simulated = simulated
 
-    def _skip(self) -> None:
-        self._simulated.seconds(self._current.opened.round, [])
-
     def _limit(self, deadline: float | str | None) -> float:
         """Returns the timeout: the deadline applies to simulated time only."""
         del deadline

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.core.parts import Parts
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.live import RunningTurn, Statuses
 from turnout.live._internals import OpenRound, session_of
 from turnout.log import get_log
@@ -31,7 +31,6 @@ class FlowerRound:
         expected: the predicted seconds of each client whose time was learned before.
         recorded: the clients whose outcome was recorded before a restart of the server.
         arrived: the seconds and the content of each reply that can be aggregated.
-        errors: the error replies.
         waited: the seconds that the server waited for replies.
     """
 
@@ -40,7 +39,6 @@ class FlowerRound:
     expected: dict[str, float]
     recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
-    errors: list[Message] = field(default_factory=list)
     waited: float = 0.0
 
     @property
@@ -48,11 +46,11 @@ class FlowerRound:
         """Whether the target number of replies has arrived."""
         return len(self.arrived) >= self.opened.target_size
 
-    def replies_to_aggregate(self) -> list[Message]:
-        """Returns the earliest replies up to the target number, ties by row, followed by all error replies."""
+    def earliest_replies(self) -> list[Message]:
+        """Returns the earliest replies up to the target number, ties by row."""
         order = {client: index for index, client in enumerate(self.nodes)}
         earliest = sorted(self.arrived, key=lambda client: (self.arrived[client][0], order[client]))
-        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]] + self.errors
+        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]]
 
 
 class CohortSelector:
@@ -66,8 +64,7 @@ class CohortSelector:
         self._parts, self._messenger, self._timeout = parts, parts.messenger, parts.timeout
         self._scheduler, self._nodes = parts.scheduler, parts.nodes
         self._since_start: set[int] | None = None  # the nodes that are connected since the first selection
-        self._warm: dict[str, int] = {}  # by client: the node that was given its last turn, and has not left since
-        self._cold, self._judged = set[str](), dict[str, int]()  # the others among these connected clients
+        self._warm: dict[str, int] = {}  # by client: its node, which has had a turn, and has not left since
         self._connected: list[int] = []
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
@@ -84,10 +81,9 @@ class CohortSelector:
         else:
             cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
-        if opened is None:
-            raise StateError("the scheduler has no open round after a selection: another process closed it")
+        assert opened is not None  # choose has opened it
         nodes = {client: connected[client] for client in cohort}
-        self._warm_up(nodes)
+        self._warm |= nodes
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
@@ -96,29 +92,14 @@ class CohortSelector:
         connected = self._connected_clients(self._scheduler.round // slots + 1)
         statuses = self._statuses(connected, self._scheduler.round + 1)
         turns = self._scheduler.fill(statuses, cold=self._cold_clients(connected))
-        self._warm_up({turn.client: connected[turn.client] for turn in turns})
+        self._warm |= {turn.client: connected[turn.client] for turn in turns}
         return turns, connected
 
     def _cold_clients(self, connected: dict[str, int]) -> Collection[str]:
-        """Returns the clients that had no turn since they connected: the next one includes starts and imports.
-
-        Those that have trained before, and were connected when this server was started, are assumed to run since then.
-        `_statuses` comes first.
-        """
+        """Returns the clients that had no turn since they connected: the next one includes starts and imports."""
         if self._parts.statuses is not None:  # the times are those of a world
             return ()
-        if connected is not self._judged:
-            last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
-            for (client, node), last in zip(connected.items(), last_trained, strict=True):
-                if last > 0 and node in (self._since_start or ()):
-                    self._warm.setdefault(client, node)
-            self._cold = {client for client, node in connected.items() if self._warm.get(client) != node}
-            self._judged = connected
-        return self._cold
-
-    def _warm_up(self, nodes: dict[str, int]) -> None:
-        self._warm |= nodes
-        self._cold.difference_update(nodes)
+        return connected.keys() - self._warm.keys()
 
     def connected_nodes(self) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
@@ -145,10 +126,20 @@ class CohortSelector:
         return nodes
 
     def _statuses(self, connected: dict[str, int], number: int) -> Statuses:
-        """Returns the statuses of the connected clients, after entering new ones into the fleet."""
+        """Returns the statuses of the connected clients, after entering new ones into the fleet.
+
+        Clients that have trained before, and were connected when this server was started, have run since then.
+        """
         if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
             self._scheduler.register(list(connected))
-            self._rows = np.array([session_of(self._scheduler).row(client) for client in connected], dtype=np.int64)
+            fleet, were_there = session_of(self._scheduler).fleet, self._since_start or set()
+            self._rows = np.array([fleet.rows[client] for client in connected], dtype=np.int64)
+            trained = zip(connected.items(), fleet.counters.last_trained[self._rows].tolist(), strict=True)
+            self._warm = {
+                client: node
+                for (client, node), last in trained
+                if self._warm.get(client, node if last > 0 and node in were_there else None) == node
+            }
             self._registered, self._ids = connected, self._scheduler.clients
             self._nodes.enter(connected)
         return (
@@ -159,9 +150,9 @@ class CohortSelector:
         """Returns the node of each connected client; waits up to the timeout for the first one."""
         start = time.monotonic()
         while True:
-            connected = self.connected_nodes()
-            if connected != self._connected:
-                self._connected, present = connected, set(connected)
+            connected, restarted = self.connected_nodes(), self._nodes.restarted(self._messenger)
+            if restarted or connected != self._connected:
+                self._connected, present = connected, set(connected) - restarted
                 self._since_start = present if self._since_start is None else self._since_start & present
                 self._warm = {client: node for client, node in self._warm.items() if node in present}
             self._nodes.refresh(self._messenger, connected, number)

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from turnout.adapters.common.round_texts import describe_selection
 from turnout.adapters.flower.core.cohort import FlowerRound
-from turnout.adapters.flower.core.intake import Arrival, ReplyIntake, report_late
-from turnout.adapters.flower.core.messages import SHORTEST, lifetime
+from turnout.adapters.flower.core.intake import Arrival, ReplyIntake
+from turnout.adapters.flower.core.messages import SHORTEST
 from turnout.adapters.flower.core.parts import Parts
 from turnout.adapters.flower.core.progress import EndedRound
 from turnout.log import get_log
@@ -28,22 +28,19 @@ class Exchange(ReplyIntake):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._current: FlowerRound
-        self._late: dict[str, tuple[str, int]] = {}  # message id -> client and round
 
     def collect(self, number: int, config: ConfigRecord) -> list[Message] | None:
         """Selects a cohort and exchanges its messages; returns None if nobody is available."""
-        current = self._current = self.selector.select()
+        current, self._errors = self.selector.select(), []
+        self._current = current
         self.limit = self._limit(current.opened.deadline)
         asked = describe_selection(self._scheduler, list(current.nodes), current.expected)
         log.info("turnout: round %d asks %s", number, asked or "no clients: none is available")
         if not current.nodes:
-            self._skip()
+            self._end({})
             return None
-        messages = self._messages(number, config, current.nodes.values())
-        for message in messages:
-            message.metadata.ttl = lifetime(self.limit)
-        self._run(messages)
-        return current.replies_to_aggregate()
+        self._run(self._messages(number, config, current.nodes.values()))
+        return current.earliest_replies() + self._errors
 
     def end(self, number: int, arrays: ArrayRecord | None, metrics: dict[str, Any]) -> EndedRound:
         """Ends the round."""
@@ -58,7 +55,7 @@ class Exchange(ReplyIntake):
         start, self._judge.needed = time.monotonic(), current.opened.target_size
         clients = {node: client for client, node in current.nodes.items()}
         pending: dict[str, tuple[str, Message]] = {}
-        for message, message_id in zip(messages, messenger.push(messages), strict=True):
+        for message, message_id in zip(messages, messenger.push(messages, self.limit), strict=True):
             client = clients[message.metadata.dst_node_id]
             if message_id is None:
                 self._fail(client, "the message could not be sent")
@@ -70,7 +67,7 @@ class Exchange(ReplyIntake):
                     client, message = pending.pop(message_id)
                     self._take(client, current.nodes[client], message, reply, seconds)
                 else:
-                    self._report_late(*self._late.pop(message_id), reply, seconds)
+                    self._take_late(message_id, reply, seconds)
             self._settle(is_final=False)
             if not pending or self._has_enough() or time.monotonic() - start >= self.limit:
                 break
@@ -79,15 +76,8 @@ class Exchange(ReplyIntake):
         current.waited = max(time.monotonic() - start, SHORTEST)
         self._end({sent: client for sent, (client, _) in pending.items()})
 
-    def _skip(self) -> None:
-        """Passes a round with an empty cohort."""
-
     def _client(self, key: str) -> str:
         return key
-
-    @property
-    def _errors(self) -> list[Message]:
-        return self._current.errors
 
     def _fail(self, key: str, why: str) -> None:
         if key not in self._current.recorded:
@@ -112,23 +102,11 @@ class Exchange(ReplyIntake):
     def _record(self, replies: Mapping[str, Arrival]) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in self._current.recorded}
-        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
+        reported = {client: self._reported(reply) for client, (_, reply) in new.items()}
         if new:
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},
-                losses={client: loss for client, loss in losses.items() if loss is not None},
-                signals={client: self._signals(reply) for client, (_, reply) in new.items()},
+                losses={client: loss for client, (loss, _) in reported.items() if loss is not None},
+                signals={client: signals for client, (_, signals) in reported.items() if signals},
                 round=self._current.opened.round,
             )
-
-    def _report_late(self, client: str, round: int, reply: Message, seconds: float) -> None:
-        who = f"{client}, late in the fleet's round {round}"
-        report_late(who, reply, seconds, lambda time: self._scheduler.report(client, time, round=round))
-
-    def _drop_expired(self, closed: int) -> None:
-        """Forgets late messages whose times can no longer be learned after the last closed round."""
-        window = self._scheduler.settings.late_turns
-        expired = [message_id for message_id, (_, when) in self._late.items() if closed - when >= window]
-        self._messenger.forget(expired)
-        for message_id in expired:
-            del self._late[message_id]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
@@ -38,6 +38,8 @@ class ReplyIntake(ABC):
         self._messenger, self.selector = parts.messenger, CohortSelector(parts)
         self.limit = self._limit(parts.scheduler.settings.deadline)
         self._received: dict[str, Arrival] = {}  # replies that are not judged yet
+        self._errors: list[Message] = []  # error replies, which the strategy gets as well
+        self._late: dict[str, tuple[str, int]] = {}  # by message: the client, and its round or turn
 
     @abstractmethod
     def collect(self, number: int, config: ConfigRecord) -> list[Message] | None:
@@ -79,11 +81,6 @@ class ReplyIntake(ABC):
     def _fail(self, key: str, why: str) -> None:
         """Reports that a turn has failed."""
 
-    @property
-    @abstractmethod
-    def _errors(self) -> list[Message]:
-        """The error replies, which the strategy gets as well."""
-
     def _take(self, key: str, node: int, sent: Message, reply: Message, seconds: float) -> None:
         """Takes a reply that arrived in time.
 
@@ -117,36 +114,34 @@ class ReplyIntake(ABC):
         log.warning("turnout: the reply of %s is not used: %s", self._client(key), problem)
         self._fail(key, f"its reply cannot be used: {problem}")
 
-    def _loss(self, reply: Message) -> float | None:
-        """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-        key = self._parts.settings.loss_key
-        for record in reply.content.values():
-            loss = as_loss(record.get(key)) if isinstance(record, MetricRecord) and key else None
-            if loss is not None:
-                return loss
-        return None
-
-    def _signals(self, reply: Message) -> dict[str, float]:
-        """Returns the metrics in a reply that have the name of a signal that the fleet declares."""
+    def _reported(self, reply: Message) -> tuple[float | None, dict[str, float] | None]:
+        """Returns the training loss in a reply, None if it is missing or not finite, and the declared signals."""
+        key, declared = self._parts.settings.loss_key, self._scheduler.settings.signals
+        if not key and not declared:
+            return None, None
         records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
-        metrics = {name: value for record in records for name, value in record.items()}
-        return as_signals(metrics, self._scheduler.settings.signals)
+        losses = (as_loss(record.get(key)) for record in records if key)
+        loss = next((loss for loss in losses if loss is not None), None)
+        metrics = {name: value for record in records for name, value in record.items()} if declared else {}
+        return loss, as_signals(metrics, declared) or None
 
+    def _take_late(self, message_id: str, reply: Message, seconds: float) -> None:
+        """Reports the exchange time of a reply that arrived too late to be aggregated."""
+        (client, number), has_rounds = self._late.pop(message_id), self._scheduler.settings.has_rounds
+        who = f"{client}, late in the fleet's round {number}" if has_rounds else f"{client}, late"
+        if reply.has_error():
+            log.info("turnout: %s, did not come back: %s", who, _error_text(_plain_error(reply.error)))
+            return
+        self._scheduler.report(client if has_rounds else number, seconds, round=number if has_rounds else None)
+        log.info("turnout: %s, was back after %.1f s", who, seconds)
 
-def report_late(who: str, reply: Message, seconds: float, report: Callable[[float], object]) -> None:
-    """Reports the exchange time of a reply that arrived too late to be aggregated.
-
-    Args:
-        who: The client, and when it was late, for the log.
-        reply: The reply.
-        seconds: The seconds until it arrived.
-        report: Reports the time to the scheduler.
-    """
-    if reply.has_error():
-        log.info("turnout: %s, did not come back: %s", who, _error_text(_plain_error(reply.error)))
-        return
-    report(seconds)
-    log.info("turnout: %s, was back after %.1f s", who, seconds)
+    def _drop_expired(self, newest: int) -> None:
+        """Forgets late messages whose times can no longer be learned after this round or decision."""
+        window = self._scheduler.settings.late_turns
+        expired = [message_id for message_id, (_, number) in self._late.items() if newest - number >= window]
+        self._messenger.forget(expired)
+        for message_id in expired:
+            del self._late[message_id]
 
 
 def _plain_error(error: Error) -> Error:

@@ -22,10 +22,16 @@ class Messenger:
         """Returns the ids of all connected nodes."""
         return sorted(self.grid.get_node_ids())
 
-    def push(self, messages: Sequence[Message]) -> list[str | None]:
-        """Sends the messages and returns the id of each, or None for a message that could not be sent."""
+    def push(self, messages: Sequence[Message], limit: float | None = None) -> list[str | None]:
+        """Sends the messages and returns the id of each, or None for a message that could not be sent.
+
+        With a limit, they live as long as replies are awaited.
+        """
         if not messages:
             return []
+        if limit is not None:
+            for message in messages:
+                message.metadata.ttl = lifetime(limit)
         now = time.monotonic()
         pushed = set(self.grid.push_messages(messages))
         ids = [message.metadata.message_id for message in messages]  # assigned by push_messages
@@ -61,9 +67,7 @@ class Messenger:
         Between two polls, `meanwhile` is called.
         """
         start = time.monotonic()
-        for message in messages:
-            message.metadata.ttl = lifetime(limit)
-        pending = {message_id: None for message_id in self.push(messages) if message_id is not None}
+        pending = {message_id: None for message_id in self.push(messages, limit) if message_id is not None}
         replies: list[Message] = []
         while pending:
             for message_id, reply, _ in self.pull(pending):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from flwr.serverapp import Grid
 
 from turnout.adapters.flower.core.messages import Messenger
 from turnout.adapters.flower.core.statuses import StatusTable
-from turnout.adapters.flower.flower_api import APP_ERROR, NAME, REGISTERED, describe_nodes
+from turnout.adapters.flower.flower_api import APP_ERROR, NAME, REGISTERED, describe_nodes, started_at
 from turnout.adapters.flower.settings import ClientSettings, ExchangeSettings
 from turnout.adapters.flower.wire import QUERY, ClientInfo, is_client_id, pop_client_info
 from turnout.counting import pluralize
@@ -22,6 +23,7 @@ from turnout.log import get_log
 log = get_log("flwr")
 #: At most so many nodes are queried in a round: the minimum, and in units of the clients that a round needs.
 MIN_WAVE, WAVE = 48, 2
+RESTART_POLL = 1.0  # seconds between two looks for nodes that were started again
 IMPOSTOR = "turnout: node %d reports the id %r, under which another is registered"
 
 
@@ -75,6 +77,8 @@ class NodeDirectory:
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
         self._descriptions: dict[int, Any] = {}  # by node: what the SuperLink knows, which no client can forge
+        self._started: dict[int, str] = {}  # by node: when it was started last, according to the SuperLink
+        self._asked_at = -math.inf  # when that was asked, by the monotonic clock
         self._names: set[str] = set()  # under which nodes are registered: no other node can use them as an id
         self._duplicates: set[str] = set()
         self._queries: dict[str, int] = {}  # by message: the node that has not answered yet
@@ -84,6 +88,16 @@ class NodeDirectory:
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
         self._rows: IntArray = self._statuses.rows([])
+
+    def restarted(self, messenger: Messenger) -> set[int]:
+        """Returns the nodes that have been started again under the same number: those that are registered keep it.
+
+        The SuperLink is asked at most once a second.
+        """
+        if not self._names or time.monotonic() - self._asked_at < RESTART_POLL:
+            return set()
+        before, self._started, self._asked_at = self._started, started_at(messenger.grid), time.monotonic()
+        return {node for node, at in self._started.items() if before.get(node, at) != at}
 
     def refresh(self, messenger: Messenger, nodes: Sequence[int], round: int) -> None:
         """Sends queries to new nodes, many at once, and takes the answers that have arrived.
@@ -235,6 +249,7 @@ class NodeDirectory:
     def _identify_by_grid(self, messenger: Messenger, unknown: Sequence[int]) -> list[int]:
         """Identifies nodes by the names under which they are registered; returns those that must be queried."""
         self._descriptions |= describe_nodes(messenger.grid)
+        self._started = started_at(messenger.grid) | self._started
         self._names |= {name for node in self._descriptions if (name := self._name_of(node)) is not None}
         for node, client in list(self._clients.items()):
             if client in self._names and self._name_of(node) is None:

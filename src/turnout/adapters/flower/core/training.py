@@ -86,6 +86,8 @@ class Training:
             return
         view = restrict_grid(parts.messenger.grid, nodes)
         messages = list(parts.strategy.configure_evaluate(number, parts.progress.arrays, self.evaluate_config, view))
+        if not messages:
+            return
         limit = min(parts.settings.evaluate_deadline or self.intake.limit, parts.timeout)
         replies = parts.messenger.ask(messages, limit, self.intake.step)
         answered = {reply.metadata.reply_to_message_id for reply in replies}

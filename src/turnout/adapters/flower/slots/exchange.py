@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first, summarize_promise
-from turnout.adapters.flower.core.intake import ReplyIntake, report_late
+from turnout.adapters.flower.core.intake import ReplyIntake
 from turnout.adapters.flower.core.messages import lifetime
 from turnout.adapters.flower.core.parts import Parts
 from turnout.adapters.flower.core.progress import EndedRound
@@ -54,13 +54,11 @@ class Version:
 
     Attributes:
         staleness: The staleness of each update that is aggregated.
-        errors: The error replies.
         failures: The clients whose turns failed, and why.
         waited: The seconds since the previous version; those of the simulated world in a simulation.
     """
 
     staleness: list[int] = field(default_factory=list)
-    errors: list[Message] = field(default_factory=list)
     failures: list[tuple[str, str]] = field(default_factory=list)
     waited: float = 0.0
 
@@ -106,7 +104,6 @@ class SlotExchange(ReplyIntake):
         self._arrays, self._config = ArrayRecord(), ConfigRecord()
         self._is_configured = False  # whether the strategy was configured with the current model
         self._pending: dict[str, SentTurn] = {}  # by message
-        self._late: dict[str, RunningTurn] = {}  # by message
         self._answered: dict[int, tuple[SentTurn, Message]] = {}  # in a simulation: replies whose time has not come
         self._judged: dict[str, SentTurn] = {}  # the turns of these replies
         self._buffer: list[tuple[SentTurn, Message]] = []
@@ -125,7 +122,7 @@ class SlotExchange(ReplyIntake):
     def end(self, number: int, arrays: ArrayRecord | None, metrics: dict[str, Any]) -> EndedRound:
         """Ends the version: from now on, the next one is made."""
         ended, now = self._version, self._now()
-        ended.waited, self._began, self._version = max(now - self._began, 0.0), now, Version()
+        ended.waited, self._began, self._version, self._errors = max(now - self._began, 0.0), now, Version(), []
         self._is_configured = False
         self._begin(number + 1, self._arrays if arrays is None else arrays, self._config)
         text, own = ended.summary(self._scheduler)
@@ -171,7 +168,7 @@ class SlotExchange(ReplyIntake):
         ended = False
         for message_id, reply, seconds in self._messenger.pull([*self._pending, *self._late]):
             if message_id not in self._pending:
-                self._report_late(self._late.pop(message_id), reply, seconds)
+                self._take_late(message_id, reply, seconds)
                 continue
             sent = self._pending.pop(message_id)
             if self._simulated is None:
@@ -212,10 +209,6 @@ class SlotExchange(ReplyIntake):
     def _client(self, key: str) -> str:
         return self._judged[key].turn.client
 
-    @property
-    def _errors(self) -> list[Message]:
-        return self._version.errors
-
     def _fail(self, key: str, why: str) -> None:
         self._fail_turn(self._judged.pop(key).turn, why)
 
@@ -228,7 +221,8 @@ class SlotExchange(ReplyIntake):
             self._judge.needed = max(min(self._updates, self._slots), 2)
         for key, (seconds, reply) in accepted.items():
             sent = self._judged.pop(key)
-            self._scheduler.report(sent.turn.id, seconds, loss=self._loss(reply), signals=self._signals(reply))
+            loss, signals = self._reported(reply)
+            self._scheduler.report(sent.turn.id, seconds, loss=loss, signals=signals)
             self._buffer.append((sent, reply))
             self._has_ended, self._failed_in_a_row = True, 0
 
@@ -241,9 +235,6 @@ class SlotExchange(ReplyIntake):
         self._failed_in_a_row += 1
         self._has_ended = True
 
-    def _report_late(self, turn: RunningTurn, reply: Message, seconds: float) -> None:
-        report_late(f"{turn.client}, late", reply, seconds, lambda time: self._scheduler.report(turn.id, time))
-
     def _take_updates(self) -> list[Message]:
         """Takes the updates of a version from the buffer, and returns them with all error replies."""
         needed = self._updates
@@ -255,7 +246,7 @@ class SlotExchange(ReplyIntake):
             self._version.staleness.append(staleness)
             if staleness:
                 rebase(reply.content, sent.arrays, self._arrays, (1 + staleness) ** -self._discount)
-        return [reply for _, reply in taken] + self._version.errors
+        return [reply for _, reply in taken] + self._errors
 
     # Turns
 
@@ -307,13 +298,10 @@ class SlotExchange(ReplyIntake):
         """Sets turns that have ended without a reply aside, and forgets those whose times are not learned any more."""
         for message_id, sent in list(self._pending.items()):
             if sent.turn.id not in alive:
-                self._late[message_id] = self._pending.pop(message_id).turn
+                del self._pending[message_id]
+                self._late[message_id] = (sent.turn.client, sent.turn.id)
                 self._count_failure(sent.turn, "late")
-        window = self._scheduler.settings.late_turns
-        expired = [sent for sent, turn in self._late.items() if self._scheduler.round - turn.id >= window]
-        self._messenger.forget(expired)
-        for message_id in expired:
-            del self._late[message_id]
+        self._drop_expired(self._scheduler.round)
 
     def _now(self) -> float:
         return time.monotonic() if self._simulated is None else self._simulated.now
