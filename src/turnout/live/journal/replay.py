@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StateError, StoreError, suggestion
-from turnout.kernel.arrays import FloatArray, saved_value
+from turnout.kernel.arrays import FloatArray, lending_arrays, saved_value
 from turnout.kernel.rounds import LOSS
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.identifiers import digest_ids
@@ -174,7 +174,8 @@ def start_from(
             known = known[: int(saved_value(saved.state, "clients"))]
             if digest_ids(known) != str(saved_value(saved.state, "ids")):
                 raise corruption(db, "the table of clients does not match the digest in the snapshot")
-            fleet.restore(saved.state, known)
+            with lending_arrays():
+                fleet.restore(saved.state, known)
         except MALFORMED as error:
             raise corruption(db, f"the snapshot is malformed: {type(error).__name__}: {error}") from error
     return saved.event, fleet
