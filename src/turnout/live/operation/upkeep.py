@@ -39,7 +39,8 @@ def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetS
     """Writes a snapshot of the state after event `event`; a snapshot that is old enough becomes the summary."""
     at, retention = now(), settings.round_retention
     with lending_arrays():
-        changes.put_snapshot(event, memory.state(with_contexts=settings.persist_statuses), at, retention)
+        state = memory.state(with_contexts=settings.persist_statuses)
+        memory.snapshot = changes.put_snapshot(event, state, at, retention, memory.snapshot)
     if retention is not None:
         changes.summarize(retention, memory.fleet.round, last_settled(memory, settings), at)
     memory.unsaved = 0
