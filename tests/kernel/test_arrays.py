@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import SPARSE_FROM, IntArray, as_floats, as_rows, count_flags, sparse_zeros
+from turnout.kernel.arrays import (
+    SPARSE_FROM,
+    IntArray,
+    as_floats,
+    as_rows,
+    count_flags,
+    lending_arrays,
+    load_array,
+    save_array,
+    sparse_zeros,
+)
 from turnout.kernel.backend import using_kernel
 
 ROWS = np.arange(1, 101, dtype=np.int64)
@@ -71,3 +81,13 @@ def test_sparse_zeros_are_zeros_that_can_be_written_column_by_column(rows: int) 
     assert not zeros.any()
     zeros[-1:, 1] = 2.5
     assert zeros.sum() == (2.5 if rows else 0)
+
+
+def test_states_share_their_arrays_only_where_they_are_lent() -> None:
+    own = np.arange(3)
+    with lending_arrays():
+        assert save_array(own) is own
+        assert load_array({"own": own}, "own", own) is own
+        assert load_array({"own": own.astype(np.int32)}, "own", own).dtype == own.dtype
+    assert not np.shares_memory(save_array(own), own)
+    assert not np.shares_memory(load_array({"own": own}, "own", own), own)

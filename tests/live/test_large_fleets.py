@@ -29,6 +29,7 @@ from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal import changes, journal, redaction
 from turnout.live.turns.counters import ClientCounters
 from turnout.live.turns.rounds.state import RoundFleet
+from turnout.storage.encoding.differences import copied
 
 #: Ids with everything that JSON, SQL or the separator of ids could change.
 ODD_IDS = [
@@ -125,6 +126,108 @@ def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         ((stored,),) = execute(scheduler.path, "SELECT LENGTH(data) FROM snapshot")
         assert stored < len(packed(scheduler)) / 8
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Makes small fleets store differences as large ones do; says of each snapshot whether it was complete."""
+    complete, pack = list[bool](), changes.Changes._pack_differences
+
+    def counted(*arguments: Any) -> bytes | None:
+        data = pack(*arguments)
+        complete.append(data is None)
+        return data
+
+    monkeypatch.setattr(changes, "INCREMENTAL_FROM", 1)
+    monkeypatch.setattr(changes.Changes, "_pack_differences", counted)
+    return complete
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"keep_rounds": 20}], ids=str)
+def test_snapshots_of_what_differs_give_the_state_of_complete_ones(
+    open_fleet: OpenFleet, sizes: list[bool], options: dict[str, Any]
+) -> None:
+    settings = {"guaranteed_rate": "1/400"} | ({} if "concurrency" in options else {"cohort_size": 2})
+    scheduler, rng = open_fleet(settings=settings, **options), np.random.default_rng(2)
+    scheduler.register(clients := named(200))
+    for step in range(60):
+        there = rng.choice(clients, 5, replace=False).tolist()
+        if "concurrency" in options:
+            for turn in scheduler.fill(there):
+                if rng.random() < 0.9:
+                    scheduler.report(turn.id, float(rng.uniform(1, 9)))
+                else:
+                    scheduler.report_failure(turn.id, "battery")
+            scheduler.fill([])
+        else:
+            scheduler.report_many(dict.fromkeys(scheduler.choose(there), 2.0 + step))
+            scheduler.close_round()
+        if step == 20:
+            scheduler.amend(tolerance=3.0)
+        if step == 30:
+            scheduler.register(["late"])
+        if step == 40:
+            scheduler.retire(clients.pop())
+        if step == 45:
+            scheduler.close()
+            scheduler = open_fleet()
+        take_snapshot(scheduler)
+        assert packed_from_disk(scheduler.path) == packed(scheduler)
+    assert 20 < sizes.count(False) < 58
+    assert any(sizes)
+    complete = "SELECT COUNT(*) FROM snapshot"
+    assert execute(scheduler.path, complete)[0][0] <= (6 if "keep_rounds" in options else 2)
+    scheduler.compact()
+    assert packed_from_disk(scheduler.path) == packed(scheduler)
+    assert problems(scheduler.path) == []
+
+
+def test_a_forgotten_client_is_in_no_snapshot(open_fleet: OpenFleet, sizes: list[bool]) -> None:
+    """Neither the complete snapshot nor the differences to it stay."""
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    scheduler.register(named(300))
+    for number in range(3):
+        scheduler.choose(["c0", "c1"])
+        scheduler.report_many({"c0": 987.5 + number, "c1": 5.0})
+        scheduler.close_round()
+        take_snapshot(scheduler)
+        base = state_of(scheduler).snapshot
+        assert base is not None
+        base.size = 10**9
+    assert sizes == [False, False]
+    learned = state_of(scheduler).fleet.history.typical_seconds[:1].tobytes()
+    snapshots = "SELECT data FROM snapshot ORDER BY seq"
+    assert [learned in data for (data,) in execute(scheduler.path, snapshots)] == [False, True]
+    scheduler.forget("c0")
+    assert [learned in data for (data,) in execute(scheduler.path, snapshots)] == [False]
+    take_snapshot(scheduler)
+    assert packed_from_disk(scheduler.path) == packed(scheduler)
+
+
+def test_an_interrupted_snapshot_is_no_base(
+    open_fleet: OpenFleet, sizes: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state takes the memory of that of the snapshot before it, which then stays in the file."""
+
+    def interrupt(*states: Any) -> None:
+        copied(*states)
+        raise KeyboardInterrupt
+
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    scheduler.register(named(300))
+    take_snapshot(scheduler)
+    play_round(scheduler, named(2))
+    base = state_of(scheduler).snapshot
+    assert base is not None
+    base.size = 0  # so that a complete one follows
+    with monkeypatch.context() as patch:
+        patch.setattr(changes, "copied", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            take_snapshot(scheduler)
+    base.size = 10**9
+    take_snapshot(scheduler)
+    assert packed_from_disk(scheduler.path) == packed(scheduler)
+    assert sizes == [True, True]
 
 
 # Judging

@@ -19,6 +19,7 @@ from turnout.kernel.arrays import (
     as_times,
     load_array,
     require_length,
+    save_array,
 )
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.regression import FleetRegression, as_columns, inverse_matrices
@@ -224,7 +225,7 @@ class ExchangeTimeModel:
         """Returns everything that was learned, as plain arrays."""
         fleet = {} if self._fleet is None else {"pool": self._fleet.to_array()}
         ridges = {"ridges": self._ridges.copy()} if self._relative else {}
-        return {"bank": self.bank.copy(), **fleet, **ridges}
+        return {"bank": save_array(self.bank), **fleet, **ridges}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned; if that fails, the model is unchanged."""

@@ -26,6 +26,7 @@ from turnout.kernel.arrays import (
     exact_rates,
     read_only,
     require_length,
+    save_array,
     saved_value,
 )
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accounts, Accrual, Certificate, OwedTurns, Tolerance
@@ -246,7 +247,7 @@ class FairnessQueues:
             "base": self._base,
         }
         given = {key: value for key, value in values.items() if value is not None}
-        return {key: value if isinstance(value, int) else value.copy() for key, value in given.items()}
+        return {key: value if isinstance(value, int) else save_array(value) for key, value in given.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` or `amended_state` returned; the number of clients and the rates must be the same."""

@@ -18,6 +18,7 @@ from turnout.kernel.arrays import (
     as_rows,
     load_array,
     refuse_where,
+    save_array,
     saved_value,
 )
 from turnout.kernel.certificate import Certificate
@@ -105,7 +106,7 @@ class Memory:
         """Returns what was learned, as plain arrays and numbers."""
         names = (*self._columns, *self._shared)
         state = {
-            name: value.copy() if isinstance(value := getattr(self, name), np.ndarray) else value for name in names
+            name: save_array(value) if isinstance(value := getattr(self, name), np.ndarray) else value for name in names
         }
         for prefix, part, _ in self._parts:
             state |= prefixed(prefix, part.state())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array, save_array
 
 #: An absence is as long as expected unless a longer one has less than this probability.
 IMPROBABLE = 0.001
@@ -64,8 +64,8 @@ class Presence:
 
     def state(self) -> dict[str, Any]:
         """Returns the counts, as plain arrays."""
-        discounted = {} if self._discounted is None else {"discounted": self._discounted.copy()}
-        return {"present": self._present.copy(), **discounted}
+        discounted = {} if self._discounted is None else {"discounted": save_array(self._discounted)}
+        return {"present": save_array(self._present), **discounted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned; if that fails, nothing changes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array, save_array
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
@@ -75,7 +75,7 @@ class _Sums:
 
     def state(self) -> dict[str, Any]:
         """Returns all sums."""
-        return {"sums": self.sums.copy(), "fleet": self._fleet.copy()}
+        return {"sums": save_array(self.sums), "fleet": save_array(self._fleet)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned; if that fails, nothing changes."""

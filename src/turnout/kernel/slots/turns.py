@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import ReportError, StateError
-from turnout.kernel.arrays import BoolArray, IntArray, Value, as_count, as_mask, as_rows, load_array, refuse_where
+from turnout.kernel.arrays import (
+    BoolArray,
+    IntArray,
+    Value,
+    as_count,
+    as_mask,
+    as_rows,
+    load_array,
+    refuse_where,
+    save_array,
+)
 from turnout.kernel.fairness import UNLIMITED, FairnessQueues
 
 #: The metrics of a turn without rounds: when it began and when it ended, in seconds.
@@ -155,7 +165,7 @@ class RunningTurns:
 
     def state(self) -> dict[str, Any]:
         """Returns the running turns, as plain arrays."""
-        return {"started": self._started.copy(), "unearned": self._unearned.copy()}
+        return {"started": save_array(self._started), "unearned": save_array(self._unearned)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from turnout.errors import StoreError
+from turnout.live.identifiers import LAST_ROUND
 from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, put_meta, update_turns
 from turnout.live.journal.summary import (
+    SELECT_BASE,
     delete_oldest,
     last_event,
     read_summary,
@@ -18,14 +21,46 @@ from turnout.live.journal.summary import (
     write_summary,
 )
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.live.turns.records import RecordedOffer, Turn, digest_of, offer_digest, pack_offer, settings_digest
+from turnout.live.turns.records import (
+    RecordedOffer,
+    Turn,
+    as_bytes,
+    digest_of,
+    offer_digest,
+    pack_offer,
+    settings_digest,
+)
 from turnout.live.turns.rounds.records import OpenRound, pack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
+from turnout.storage.encoding.differences import copied, differences
 from turnout.storage.encoding.packing import pack_snapshot
 from turnout.storage.store import Connection
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
 JOINED_AT_ONCE = 20_000
+#: The number of clients from which snapshots may consist of the differences to an earlier one.
+INCREMENTAL_FROM = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class CompleteSnapshot:
+    """The last complete snapshot of a large fleet, whose state this process keeps to write only what differs from it.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        digest: The digest that is stored with it.
+        at: When it was taken, in ISO format.
+        state: The state.
+        size: The number of its bytes.
+        differences: The number of bytes of all differences to it that were written.
+    """
+
+    event: int
+    digest: bytes
+    at: str
+    state: Mapping[str, Any]
+    size: int
+    differences: int = 0
 
 
 class Changes:
@@ -117,10 +152,19 @@ class Changes:
         for table in ("offers", "turns"):
             self.db.execute(f"DELETE FROM {table} WHERE round = ?", (round,))
 
-    def put_snapshot(self, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None = None) -> None:
-        """Writes the state after event `seq`, and deletes older snapshots.
+    def put_snapshot(
+        self,
+        seq: int,
+        state: Mapping[str, Any],
+        at: str,
+        retention: Retention | None = None,
+        base: CompleteSnapshot | None = None,
+    ) -> CompleteSnapshot | None:
+        """Writes the state after event `seq`, and deletes older snapshots; returns the base of the next one.
 
-        In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it.
+        In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it. Such a
+        snapshot consists of the differences to its base, which is kept, until a complete one takes less space than
+        these: the next snapshots have it as their base.
 
         Args:
             seq: The number of the event.
@@ -128,27 +172,58 @@ class Changes:
             at: The present time, in ISO format.
             retention: For how long rounds are kept. One snapshot is then kept in each quarter of that period: when the
                 rounds before it are no longer kept, it becomes the summary of them.
+            base: What this method returned when it was called last, if the state in memory was not loaded since.
         """
-        self._delete_snapshots(seq, retention)
-        self._insert_snapshot(seq, state, at)
+        former, data = base, None if base is None else self._pack_differences(base, seq, state, at, retention)
+        if data is None:
+            base, data = None, pack_snapshot(state, compact=True)
+        self._delete_snapshots(seq, retention, None if base is None else base.event)
+        self._insert_snapshot(seq, data, state, at)
         if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
             self.db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
+        if base is None and int(state["clients"]) >= INCREMENTAL_FROM:
+            if former is not None:
+                former.digest = b""  # it cannot be a base any more, whatever interrupts this
+            copy = copied(state, {} if former is None else former.state)
+            base = CompleteSnapshot(seq, _snapshot_digest(seq, data), at, copy, len(data))
+        return base
 
-    def _insert_snapshot(self, seq: int, state: Mapping[str, Any], at: str) -> None:
-        data = pack_snapshot(state, compact=True)
-        values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
+    def _pack_differences(
+        self, base: CompleteSnapshot, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None
+    ) -> bytes | None:
+        """Returns the differences of a state to a snapshot; None if a complete snapshot must be written."""
+        stored = self.db.execute("SELECT digest FROM snapshot WHERE seq = ?", (base.event,)).fetchone()
+        if seq == base.event or stored is None or as_bytes(stored[0]) != base.digest:
+            return None  # it is replaced, or was not committed
+        base_round, round_ = int(base.state["round"]), int(state["round"])
+        if retention is not None and retention.has_quarter_passed(base_round, base.at, round_, at):
+            return None  # only complete ones become summaries
+        data = pack_snapshot(differences(base.state, state), compact=True)
+        base.differences += len(data)
+        return data if base.differences < base.size else None
+
+    def _insert_snapshot(self, seq: int, data: bytes, state: Mapping[str, Any], at: str) -> None:
+        values = (seq, data, _snapshot_digest(seq, data), int(state["round"]), at)
         self.db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
 
-    def _delete_snapshots(self, seq: int, retention: Retention | None) -> None:
+    def _delete_snapshots(self, seq: int, retention: Retention | None, base: int | None) -> None:
+        """Deletes snapshots before the one after event `seq`, whose base is that after event `base`, if it has one."""
+        former = self.db.execute(SELECT_BASE).fetchone()
+        complete_until = LAST_ROUND if former is None else int(former[0])
         kept_round, kept_at = read_summary(self.db).round, None
         for number, round_, at in self.db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
-            is_spaced = (
-                retention is not None and number < seq and retention.has_quarter_passed(kept_round, kept_at, round_, at)
-            )
-            if is_spaced:
+            if (
+                retention is not None
+                and number < seq
+                and number <= complete_until
+                and retention.has_quarter_passed(kept_round, kept_at, round_, at)
+            ):
                 kept_round, kept_at = round_, at
-            else:
+            elif number != base:
                 self.db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
+        self.db.execute("DELETE FROM meta WHERE key = 'base'")
+        if base is not None:
+            put_meta(self.db, "base", str(base))
 
     def summarize(self, retention: Retention, newest_round: int, settled: int, at: str) -> bool:
         """Lets a snapshot take the place of all rounds before it that are no longer kept; returns whether one does.
@@ -174,7 +249,7 @@ class Changes:
         if pending_redactions(self.db):
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
         self.db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
-        self._insert_snapshot(event, state, at)
+        self._insert_snapshot(event, pack_snapshot(state, compact=True), state, at)
         write_summary(self.db, event)
 
     def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
@@ -212,3 +287,7 @@ class Changes:
         drop_answers_about(self.db, client)
         drop_tokens_of(self.db, client)
         return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())
+
+
+def _snapshot_digest(seq: int, data: bytes) -> bytes:
+    return digest_of(b"", str(seq), data)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StateError, StoreError, suggestion
-from turnout.kernel.arrays import FloatArray, saved_value
+from turnout.kernel.arrays import FloatArray, lending_arrays, saved_value
 from turnout.kernel.rounds import LOSS
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.identifiers import digest_ids
 from turnout.live.journal.amendments import AMEND, Amendment, as_stored, settings_at
+from turnout.live.journal.changes import CompleteSnapshot
 from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import corruption, meta_count, meta_value
@@ -56,12 +57,14 @@ class FleetState:
         opened: The open round, if any.
         unsaved: The number of rounds that were closed since the last snapshot.
         running_turns: The running turns of a fleet without rounds, by decision.
+        snapshot: The complete snapshot of a large fleet that this process has written last.
     """
 
     fleet: Fleet
     opened: OpenRound | None
     unsaved: int
     running_turns: dict[int, RunningTurnRecord] = field(default_factory=dict)
+    snapshot: CompleteSnapshot | None = None
 
     @property
     def newest_round(self) -> int:
@@ -174,7 +177,8 @@ def start_from(
             known = known[: int(saved_value(saved.state, "clients"))]
             if digest_ids(known) != str(saved_value(saved.state, "ids")):
                 raise corruption(db, "the table of clients does not match the digest in the snapshot")
-            fleet.restore(saved.state, known)
+            with lending_arrays():
+                fleet.restore(saved.state, known)
         except MALFORMED as error:
             raise corruption(db, f"the snapshot is malformed: {type(error).__name__}: {error}") from error
     return saved.event, fleet

@@ -3,7 +3,8 @@
 meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
              grows whenever the file is opened to write); the digest of the last event; the number of the last closed
              round; the number of commits; figures about the writer (commit latency, refused reports); what is left to
-             do of the redaction of forgotten clients, and whether unused parts of the file may contain their data
+             do of the redaction of forgotten clients, and whether unused parts of the file may contain their data;
+             the snapshot (base) of which later ones are the differences
 clients      the ids of the clients, by row; all are different, which the scheduler ensures: an index would make it slow
              to register many
 events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
@@ -13,8 +14,8 @@ offers       the offer from which each cohort was selected: the contexts of all 
              small enough
 open_round   the open round, if any
 turns        the clients that were invited in each round, and their outcomes; reports are written here
-snapshot     the state after an event, so that opening the file need not replay all events; with retention, some earlier
-             ones too, from which the summary is taken
+snapshot     the state after an event, so that opening the file need not replay all events; in large fleets what differs
+             from an earlier one; with retention, some earlier ones too, from which the summary is taken
 summary      with retention: the state after the last event that is no longer kept, which takes the place of all events
              up to it
 totals       with retention: the number of turns of each client, by outcome, that are no longer in `turns`

@@ -23,12 +23,15 @@ from turnout.live.identifiers import LAST_ROUND
 from turnout.live.journal.schema import corruption
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
+from turnout.storage.encoding.differences import with_differences
 from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
 from turnout.storage.store import Connection, single_value
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
 BATCH, TURNS = 64, 4000
+#: Finds the number of the complete snapshot, if those after it consist of the differences to it.
+SELECT_BASE = "SELECT value FROM meta WHERE key = 'base'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +157,19 @@ def newest_state(db: Connection, before: int | None = None) -> SavedState | None
     if stored is None:
         first = first_state(db)
         return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
-    seq, data, digest = stored
+    state, base = _snapshot_state(db, *stored), db.execute(SELECT_BASE).fetchone()
+    if base is not None and stored[0] > int(base[0]):
+        complete = db.execute("SELECT seq, data, digest FROM snapshot WHERE seq = ?", (int(base[0]),)).fetchone()
+        if complete is None:
+            raise corruption(db, f"the snapshot after event {base[0]}, which others follow, is missing")
+        state = with_differences(_snapshot_state(db, *complete), state)
+    return SavedState(int(stored[0]), state)
+
+
+def _snapshot_state(db: Connection, seq: int, data: bytes, digest: bytes) -> dict[str, Any]:
     if digest != digest_of(b"", str(seq), data):
         raise corruption(db, "the snapshot does not match its digest")
-    return SavedState(int(seq), unpack_snapshot(data))
+    return unpack_snapshot(data)
 
 
 def has_all_availability(db: Connection) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from turnout.kernel.arrays import lending_arrays
 from turnout.live.clock import now
 from turnout.live.features import Features
 from turnout.live.journal.changes import Changes
@@ -37,7 +38,9 @@ def is_snapshot_due(settings: SchedulerSettings, memory: FleetState) -> bool:
 def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetState, event: int) -> None:
     """Writes a snapshot of the state after event `event`; a snapshot that is old enough becomes the summary."""
     at, retention = now(), settings.round_retention
-    changes.put_snapshot(event, memory.state(with_contexts=settings.persist_statuses), at, retention)
+    with lending_arrays():
+        state = memory.state(with_contexts=settings.persist_statuses)
+        memory.snapshot = changes.put_snapshot(event, state, at, retention, memory.snapshot)
     if retention is not None:
         changes.summarize(retention, memory.fleet.round, last_settled(memory, settings), at)
     memory.unsaved = 0

@@ -222,7 +222,7 @@ class FleetSession:
                     changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
                     if answer is not None:
                         changes.put_answer(answer)
-                memory.unsaved = 0
+                memory.unsaved, memory.snapshot = 0, None
         yield
         is_left = True
         while is_left:
@@ -330,6 +330,7 @@ class FleetSession:
         self.refuse_while_open("compact the file")
         while self.journal.redact():  # a client whose forgetting was interrupted
             pass
+        self.memory.snapshot = None  # so that the snapshot is complete: earlier ones are deleted
         self.snapshot()
         summarize_at_once(self.journal, self._settings, self._features, self.memory)
         is_left = True

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, IntArray, load_array
+from turnout.kernel.arrays import BoolArray, IntArray, load_array, save_array
 from turnout.live.turns.reliability import backoff_rounds
 
 #: The value of `last_trained` for a client that has never trained.
@@ -34,8 +34,8 @@ class ClientColumns:
         return columns
 
     def stored(self) -> dict[str, Any]:
-        """Returns copies of the arrays, by the keys under which a snapshot stores them."""
-        return {f"clients.{entry.name}": getattr(self, entry.name).copy() for entry in fields(self)}
+        """Returns the arrays, by the keys under which a snapshot stores them."""
+        return {f"clients.{entry.name}": save_array(getattr(self, entry.name)) for entry in fields(self)}
 
     def add(self, count: int) -> None:
         """Appends `count` new clients."""

@@ -238,49 +238,39 @@ class Resource:
             listen: What is called in its place for a check-in that may be held.
             in_steps: What is called in its place, as a stepped change, for very many clients.
         """
-        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters, listen, in_steps)
 
-    def _add_change(
-        self,
-        path: str,
-        roles: Sequence[Role],
-        model: type[replies.Reply],
-        refusals: Iterable[int],
-        is_stepped: bool,
-        parameters: Sequence[Mapping[str, Any]],
-        listen: Any,
-        in_steps: Any,
-        call: Any,
-    ) -> Any:
-        """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
+        def add(call: Any) -> Any:
+            """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
-        async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
-            def run(body: Any, scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
-                return call(scheduler, body, *(answer if is_stepped else [request]))
+            async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
+                def run(body: Any, scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
+                    return call(scheduler, body, *(answer if is_stepped else [request]))
 
-            calls, once = await _fleet_of(request, fleet), await _request_key(request, key)
-            if listen is not None and (seconds := preferred_seconds(request)):
-                held = WaitingCheckIn(
-                    calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, request)
-                )
-                return await held.answer(own_client(caller_of(request), body.client), seconds)
-            if in_steps is not None and len(body.offered) > internals.READ_AT_ONCE:
-                stepped: SteppedCall = lambda fleet, answer: in_steps(fleet, body, answer)  # noqa: E731
-                text = await calls.execute(stepped, once, is_stepped=True)
-            elif is_stepped:
-                text = await calls.execute(partial(run, body), once, is_stepped=True)
-            else:
-                text = await execute_in_pieces(calls, partial(partial, run), body, once)
-            return Response(text, media_type=JSON)
+                calls, once = await _fleet_of(request, fleet), await _request_key(request, key)
+                if listen is not None and (seconds := preferred_seconds(request)):
+                    held = WaitingCheckIn(
+                        calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, request)
+                    )
+                    return await held.answer(own_client(caller_of(request), body.client), seconds)
+                if in_steps is not None and len(body.offered) > internals.READ_AT_ONCE:
+                    stepped: SteppedCall = lambda fleet, answer: in_steps(fleet, body, answer)  # noqa: E731
+                    text = await calls.execute(stepped, once, is_stepped=True)
+                elif is_stepped:
+                    text = await calls.execute(partial(run, body), once, is_stepped=True)
+                else:
+                    text = await execute_in_pieces(calls, partial(partial, run), body, once)
+                return Response(text, media_type=JSON)
 
-        endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
-        body = get_type_hints(call)["body"]
-        endpoint.__annotations__ |= {"request": Request, "fleet": FleetName, "body": body, "key": Key}
-        described = (*parameters, *(() if listen is None else (PARAMETER,)))
-        self._add("POST", path, roles, model, (*IN_CHANGE, *refusals), {}, endpoint, described)
-        handle = _checked(partial(_execute, endpoint, body), roles)
-        self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
-        return call
+            endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
+            body = get_type_hints(call)["body"]
+            endpoint.__annotations__ |= {"request": Request, "fleet": FleetName, "body": body, "key": Key}
+            described = (*parameters, *(() if listen is None else (PARAMETER,)))
+            self._add("POST", path, roles, model, (*IN_CHANGE, *refusals), {}, endpoint, described)
+            handle = _checked(partial(_execute, endpoint, body), roles)
+            self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
+            return call
+
+        return add
 
     def _add(
         self,

@@ -71,13 +71,13 @@ class CheckIns:
     def add(self, client: str, row: int, status: Any) -> None:
         """Keeps the check-in of a client, which has this row in the fleet or gets it now."""
         now = clock.monotonic_seconds()
-        missing = row + 1 - len(self._end)
-        if missing > 0:
+        if row >= len(self._end):
+            new = max(row + 1, 2 * len(self._end)) - len(self._end)  # so that not every check-in copies them
             self._end, self._begun, self._due, self._last = (
-                np.concatenate([array, np.full(missing, -np.inf)])
+                np.concatenate([array, np.full(new, -np.inf)])
                 for array in (self._end, self._begun, self._due, self._last)
             )
-            self._interval = np.concatenate([self._interval, np.zeros(missing)])
+            self._interval = np.concatenate([self._interval, np.zeros(new)])
         gap, old = now - float(self._last[row]), float(self._interval[row])
         if math.isfinite(gap):
             self._interval[row] = old + NEWEST_WEIGHT * (gap - old) if old else gap

@@ -81,11 +81,16 @@ def build_slot_offer(
     be given a turn: otherwise there would be no further decision.
     """
     is_there, contexts = _merge(fleet, features, settings, candidates)
-    resting = False if fleet.min_turn_interval is None else fleet.rest_left(fleet.called) > 0
-    excluded = fleet.unavailable | resting
-    if not (is_there & ~excluded).any() and not len(fleet.running):
-        excluded = (fleet.counters.retired > 0) | resting
+    excluded, resting = fleet.unavailable, None
+    if fleet.min_turn_interval is not None:
+        resting = fleet.rest_left(fleet.called) > 0
+        excluded |= resting
     available, awaited = is_there & ~excluded, np.zeros_like(is_there)
+    if not len(fleet.running) and not available.any():
+        excluded = fleet.counters.retired > 0
+        if resting is not None:
+            excluded |= resting
+        available = is_there & ~excluded
     awaited[: len(candidates.awaited)] = candidates.awaited
     awaited &= ~excluded
     hold = _find_hold(fleet, settings, candidates, available, awaited)
@@ -124,8 +129,10 @@ def _find_hold(
     if present < settings.min_present:
         there = pluralize(present, "client", "are")
         return Hold(None, f"{there} available or training, and turns are given from {settings.min_present:,} on")
+    if candidates.waited is None or settings.window_seconds is None:
+        return None
     devices = np.flatnonzero(available & fleet.running.idle)
-    if candidates.waited is None or settings.window_seconds is None or not len(devices):
+    if not len(devices):
         return None
     left = settings.window_seconds - float(candidates.waited(devices).max())
     if left <= 0:

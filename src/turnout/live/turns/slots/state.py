@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from turnout.errors import ReportError, StateError, StoreError
-from turnout.kernel.arrays import BoolArray, FloatArray, count_flags, saved_value
+from turnout.kernel.arrays import BoolArray, FloatArray, count_flags, save_array, saved_value
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
@@ -171,7 +171,7 @@ class SlotFleet(Fleet):
             **prefixed("running", self.running.state()),
             "running_turns.decisions": np.array(decisions, dtype=np.int64),
             "running_turns.contexts": contexts.reshape(len(decisions), -1 if decisions else 0),
-            "given": self.given.copy(),
+            "given": save_array(self.given),
         }
 
     def restore(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
