@@ -53,6 +53,7 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import (
+    HEAD_ROUNDS,
     ClientPrices,
     Pace,
     PaceOutlook,
@@ -306,7 +307,8 @@ class FairPace(GuaranteedPolicy):
         """Returns the terms of the price of each client, which are computed when they are asked for."""
         rates, rounds, base = self.debts.accounts()
         pace = Pace(rates, rounds, self.turns, self.debts.units_per_turn, 0.0, 0.0, base)
-        return ClientPrices(pace, self._times.usual_seconds(offer))
+        head_start = float(fading(self.head_start, offer.round))
+        return ClientPrices(pace, self._times.usual_seconds(offer), head_start, self.head_start / HEAD_ROUNDS)
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""

@@ -24,6 +24,7 @@ from turnout.kernel.pace.prices import (
     most_urgent,
     paced_cohort_of_times,
     price_order,
+    room_at,
 )
 
 KERNELS = ("compiled", "numpy")
@@ -87,6 +88,15 @@ def test_the_floor_is_in_the_numerator_only() -> None:
     """A client that may hardly be behind: max(a, tolerance/2) / (a − b)."""
     pace = Pace(2, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([4.0]), 20.0)
     assert pace.prices(np.array([0]), np.array([10.0]), 1.0, 5).tolist() == [10 / (0.8 * 5) * 20 / (4 - 2)]
+
+
+@pytest.mark.parametrize("head_start", [0.0, 25.0])
+def test_the_room_at_a_price_is_the_slack_and_the_head_start_of_who_has_it(head_start: float) -> None:
+    pace = make_pace([1, 5, 9], [0, 1, 2])._replace(head_start=head_start)
+    rows, usual = np.arange(3), np.array([4.0, 20.0, 7.5])
+    prices = pace.prices(rows, usual, 1.0, 1)
+    rooms = [room_at(price, seconds, pace.allowed / 20) for price, seconds in zip(prices, usual, strict=True)]
+    assert rooms == pytest.approx(((pace.slack(rows) + head_start) / 20).tolist())
 
 
 def test_prices_are_limited() -> None:

@@ -22,11 +22,16 @@ def literal_wait(server: ServerPace, client: ClientPace, score: float) -> float:
     at_least = server.mean_turn / server.slots
     if client.behind >= allowed:
         return at_least
-    wins_at = -math.inf
+    decisions = -math.inf
     if client.usual > score:
-        wins_at = allowed - allowed * client.usual / (client.usual - score)
-    target = wins_at if wins_at < allowed else allowed
-    seconds = (target - client.behind) / (client.rate * pace)
+        # Until the head start has faded the room shrinks by rate + fading with each decision, then by the rate alone.
+        room = allowed * client.usual / (client.usual - score)
+        faded = client.head_start / client.fading if client.fading else 0.0
+        decisions = (allowed - client.behind + client.head_start - room) / (client.rate + client.fading)
+        if decisions > faded:
+            decisions = (allowed - client.behind - room) / client.rate
+    urgent = (allowed - client.behind) / client.rate
+    seconds = (decisions if decisions < urgent else urgent) / pace
     crowd = server.clients / (4 * pace)
     return max((seconds if seconds > crowd else crowd) / 2, at_least)
 
@@ -46,6 +51,8 @@ def literal_wait(server: ServerPace, client: ClientPace, score: float) -> float:
         behind=st.floats(-5, 6),
         usual=st.floats(0.1, 500),
         interval=st.floats(0, 300),
+        head_start=st.sampled_from([0.0, 0.5, 4.0]),
+        fading=st.sampled_from([0.01, 0.04]),
     ),
     st.floats(-1000, 600),
 )
@@ -60,3 +67,15 @@ def test_a_client_that_asks_rarely_is_urgent_earlier_but_not_before_half_of_the_
     assert paced_wait(SERVER, often._replace(interval=10.0), -600.0) == SERVER.shortest_wait  # it may be 0.58 behind
     rarely = often._replace(behind=0.45, interval=1000.0)
     assert paced_wait(SERVER, rarely, -600.0) > SERVER.shortest_wait  # it may be 0.5 behind, however rarely it asks
+
+
+def test_a_client_waits_for_longer_while_it_has_a_head_start() -> None:
+    """Its usual time is 6 s, so it wins against a score of −6 with a room of 0.5, which it has after half of its slack.
+
+    With a head start of 1 turn, of which 0.02 fade with each decision, the slack of 1.5 turns shrinks twice as fast.
+    """
+    client = ClientPace(rate=0.02, tolerance=1.02, behind=0.0, usual=6.0, interval=0.0)
+    assert paced_wait(SERVER, client, -6.0) == pytest.approx(0.5 / 0.02 / 2 / 2)
+    waiting = client._replace(head_start=1.0, fading=0.02)
+    assert paced_wait(SERVER, waiting, -6.0) == pytest.approx(1.5 / 0.04 / 2 / 2)
+    assert paced_wait(SERVER, waiting._replace(head_start=0.2), -6.0) == pytest.approx(0.5 / 0.02 / 2 / 2)

@@ -184,10 +184,14 @@ class ClientPrices(NamedTuple):
     Attributes:
         pace: How far each client is behind; how far it may be is left out.
         usual: Returns the usual time of a client, in seconds.
+        head_start: What is left of the head start, in turns.
+        fading: The turns of the head start that fade with each round.
     """
 
     pace: Pace
     usual: Callable[[int], float]
+    head_start: float
+    fading: float
 
     def rate(self, row: int) -> float:
         """Returns the guaranteed rate of a client, in turns per round."""
@@ -272,6 +276,17 @@ def paced_cohort_of_times(
 def sharers(places: int) -> float:
     """Returns among how many clients the cost of a slow round is divided; a single client bears all of it."""
     return max(SHARING * places, 1.0)
+
+
+def room_at(price: float, usual: float, allowed: float) -> float:
+    """Returns the room, head start included, with which a turn has this price if there is one place.
+
+    It is the inverse of `Pace.prices`. Of a client that joined late, the room counts a surplus several times.
+
+    >>> room_at(price=8.0, usual=6.0, allowed=1.0)
+    0.75
+    """
+    return usual * allowed / price
 
 
 def fading(head_start: float, round: int | IntArray) -> float | FloatArray:

@@ -5,12 +5,13 @@ With λ decisions per second, client i earns rate_i · λ turns per second. It i
     a_i = max(tolerance − rate_i · (1 + λ · interval_i), tolerance/2)
 
 turns behind if it asks every `interval_i` seconds. A client with the usual time s_i competes with the score
-s_i − s_i · a_i/(a_i − b_i), and the smallest score is given the turn. So it wins against θ, the median of the scores
-that won recently, when it is
+s_i − price_i, and the smallest score is given the turn. So it wins against θ, the median of the scores that won
+recently, when its turn has the price s_i − θ. Let r_i be the room with that price (`room_at`), and let h be what is
+left of the head start, of which f turns fade with each decision. The client has this room after
 
-    b*_i = min(a_i − a_i · s_i/(s_i − θ), a_i)        −∞ if s_i ≤ θ
+    max((a_i − b_i − r_i) / rate_i, (a_i − b_i + h − r_i) / (rate_i + f))        −∞ if s_i ≤ θ
 
-turns behind. It should wait for half of the time until then, or until it is urgent. Of n clients, each waits for at
+decisions. It should wait for half of the time until then, or until it is urgent. Of n clients, each waits for at
 least n/(8λ) seconds, so that not all of them ask for every turn. Nobody waits for less than the mean time between two
 decisions, and urgent clients for no more than that.
 """
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 import math
 from typing import NamedTuple
+
+from turnout.kernel.pace.prices import room_at
 
 #: A client waits for the time in which this part of all clients could be given a turn.
 QUARTER = 4.0
@@ -59,6 +62,8 @@ class ClientPace(NamedTuple):
         behind: How many turns it is behind (b).
         usual: The usual seconds of its turns (s).
         interval: The seconds between its questions.
+        head_start: What is left of the head start, in turns (h).
+        fading: The turns of the head start that fade with each decision (f).
     """
 
     rate: float
@@ -66,6 +71,8 @@ class ClientPace(NamedTuple):
     behind: float
     usual: float
     interval: float
+    head_start: float = 0.0
+    fading: float = 0.0
 
 
 def paced_wait(server: ServerPace, client: ClientPace, winning_score: float) -> float:
@@ -84,11 +91,12 @@ def paced_wait(server: ServerPace, client: ClientPace, winning_score: float) -> 
     """
     rate, pace = client.rate, server.decisions_per_second
     allowed = max(client.tolerance - rate * (1 + pace * client.interval), client.tolerance / 2)
-    if client.behind >= allowed:
+    slack = allowed - client.behind
+    if slack <= 0:
         return server.shortest_wait
-    enough = -math.inf
-    if client.usual > winning_score:
-        enough = min(allowed - allowed * client.usual / (client.usual - winning_score), allowed)
-    turns = min(enough, allowed) - client.behind
-    until = turns / (rate * pace) if rate else -math.inf  # without a guarantee nobody becomes urgent
-    return max(max(until, server.clients / (QUARTER * pace)) / 2, server.shortest_wait)
+    decisions = -math.inf
+    if rate and client.usual > winning_score:  # without a guarantee nobody becomes urgent
+        missing = slack - room_at(client.usual - winning_score, client.usual, allowed)
+        wins = max(missing / rate, (missing + client.head_start) / (rate + client.fading))
+        decisions = min(wins, slack / rate)
+    return max(max(decisions, server.clients / QUARTER) / pace / 2, server.shortest_wait)

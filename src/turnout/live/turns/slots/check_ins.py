@@ -273,6 +273,8 @@ class CheckIns:
             behind=behind,
             usual=prices.usual(row),
             interval=float(self._interval[row]),
+            head_start=prices.head_start,
+            fading=prices.fading,
         )
         return paced_wait(pace, client, score)
 
