@@ -83,6 +83,10 @@ def as_location(location: str | Path | DatabaseAddress) -> Path | DatabaseAddres
     """Returns where a fleet is: a file, or a schema of a database if the text is such an address."""
     if isinstance(location, str) and location.partition("://")[0] in SCHEMES:
         return DatabaseAddress.parse(location)
+    if isinstance(location, str) and location.startswith(("http://", "https://")):
+        raise SettingError(
+            f"{location} is the address of a service: pass the file of a fleet, or its address in a database"
+        )
     return location if isinstance(location, DatabaseAddress) else Path(location)
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
+from turnout.adapters.common.fleet import facts_of
+from turnout.adapters.common.remote import RemoteRound
 from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.core.parts import Parts
 from turnout.errors import SettingError, StateError
 from turnout.live import RunningTurn, Statuses
-from turnout.live._internals import OpenRound, session_of
+from turnout.live._internals import OpenRound, SelectedClient
 from turnout.log import get_log
 
 log = get_log("flwr")
@@ -28,16 +30,16 @@ class FlowerRound:
     Attributes:
         opened: the round of the fleet.
         nodes: the node of each connected client of the cohort.
-        expected: the predicted seconds of each client whose time was learned before.
+        selected: what was known about the clients of the cohort.
         recorded: the clients whose outcome was recorded before a restart of the server.
         arrived: the seconds and the content of each reply that can be aggregated.
         errors: the error replies.
         waited: the seconds that the server waited for replies.
     """
 
-    opened: OpenRound
+    opened: OpenRound | RemoteRound
     nodes: dict[str, int]
-    expected: dict[str, float]
+    selected: list[SelectedClient]
     recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
     errors: list[Message] = field(default_factory=list)
@@ -88,7 +90,7 @@ class CohortSelector:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort}
         self._warm_up(nodes)
-        return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
+        return FlowerRound(opened, nodes, facts_of(self._scheduler).selected(), recorded)
 
     def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
@@ -108,9 +110,9 @@ class CohortSelector:
         if self._parts.statuses is not None:  # the times are those of a world
             return ()
         if connected is not self._judged:
-            last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
-            for (client, node), last in zip(connected.items(), last_trained, strict=True):
-                if last > 0 and node in (self._since_start or ()):
+            has_returned = facts_of(self._scheduler).have_returned(list(connected))
+            for (client, node), returned in zip(connected.items(), has_returned, strict=True):
+                if returned and node in (self._since_start or ()):
                     self._warm.setdefault(client, node)
             self._cold = {client for client, node in connected.items() if self._warm.get(client) != node}
             self._judged = connected
@@ -148,7 +150,7 @@ class CohortSelector:
         """Returns the statuses of the connected clients, after entering new ones into the fleet."""
         if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
             self._scheduler.register(list(connected))
-            self._rows = np.array([session_of(self._scheduler).row(client) for client in connected], dtype=np.int64)
+            self._rows = facts_of(self._scheduler).rows(connected)
             self._registered, self._ids = connected, self._scheduler.clients
             self._nodes.enter(connected)
         return (
