@@ -259,6 +259,21 @@ def test_an_answer_without_a_length_is_read_to_its_end_if_it_is_not_too_large(no
     assert len(no_pauses) == 2
 
 
+def test_the_log_says_that_a_service_is_waited_for_and_that_it_is_back(
+    no_pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = *[hang_up] * 4, answering(200, {"new": 1}), hang_up, answering(200, {"new": 1})
+    with breaking(*answers) as (address, _), FleetClient(address) as client:
+        assert [client.register(["a"]), client.register(["b"])] == [1, 1]
+    host, called = "127.0.0.1", "POST /v1/fleets/fleet/clients"
+    waiting, back = (record.getMessage() for record in caplog.records if record.name == "turnout.client")
+    assert waiting.startswith(
+        f"{host} did not execute {called} in 3 attempts, and is asked again, up to 8 times in all: "
+    )
+    assert back == f"{host} has executed {called}"
+    assert len(no_pauses) == 5
+
+
 def test_a_client_gives_up_after_its_attempts(no_pauses: list[float]) -> None:
     failures = [answering(503, {"detail": "disk full"})] * 3
     with breaking(*failures) as (address, sent), FleetClient(address, attempts=3) as client:
@@ -557,7 +572,7 @@ def test_a_device_loads_the_standard_library_only() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded <= {"turnout", "__main__", *sys.stdlib_module_names, *startup_modules()}
     assert "sqlite3" not in loaded
-    assert len([name for name in done.stdout.split() if name.startswith("turnout")]) <= 13
+    assert len([name for name in done.stdout.split() if name.startswith("turnout")]) <= 14
 
 
 def startup_modules() -> set[str]:

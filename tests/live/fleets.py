@@ -15,7 +15,7 @@ from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
 from turnout.live import Amendment, ClientStatus, FleetReader, Scheduler
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine, selected_clients, session_of
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.live.turns.state import Fleet
 from turnout.policies.explain.explanation import Explanation
@@ -62,7 +62,8 @@ def take_snapshot(scheduler: Scheduler) -> None:
 
 def predicted_seconds(scheduler: Scheduler) -> dict[str, float]:
     """Returns the predicted times of the clients of the open round whose times are known."""
-    return session_of(scheduler).predicted_seconds()
+    selected = selected_clients(session_of(scheduler))
+    return {each.client: each.expected_seconds for each in selected if each.expected_seconds is not None}
 
 
 def summary_round(scheduler: Scheduler) -> int:

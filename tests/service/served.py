@@ -118,10 +118,11 @@ def served(
     options: Options | None = None,
     page: Any = None,
     places: Mapping[str, Location] | None = None,
+    bound: socket.socket | None = None,
 ) -> Iterator[Service]:
-    """Runs the real server in a thread on a free port, and stops it at the end; by default one fleet with rounds.
+    """Runs the real server in a thread, and stops it at the end; by default one fleet with rounds, on a free port.
 
-    Fleets that do not exist are created, in the folder or at `places`.
+    Fleets that do not exist are created, in the folder or at `places`. `bound` is a socket to listen on.
     """
     options = options or Options(port=0, rates=UNLIMITED)
     fleets = {"fleet": ROUNDS} if fleets is None else fleets
@@ -130,10 +131,11 @@ def served(
     tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not store_exists(path)}
     with (
         open_fleets(list(paths.values()), options) as (opened, access),
-        socket.create_server(("127.0.0.1", 0)) as listener,
+        bound or socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         app = make_app(opened, access, page=page, limits=options.limits, bodies=options.bodies, rates=options.rates)
         server = make_server(app, options)
+        listener.listen()
         with running(server, listener):
             yield Service(listener.getsockname()[1], opened, access, server, tokens if options.tokens else {})
 

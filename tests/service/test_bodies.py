@@ -11,6 +11,8 @@ import pytest
 
 from live.fleets import named
 from service.served import ROUNDS, SLOTS, count_calls, served
+from turnout.live import _internals
+from turnout.live._internals import session_of
 from turnout.service import models
 from turnout.service.routes import bodies
 from waiting import MAX_WAIT
@@ -57,6 +59,7 @@ def test_other_requests_are_answered_while_a_large_body_is_read(
         ("/clients", {"clients": [*named(9), "a\0b"]}, "client ids must be non-empty strings without null characters"),
         ("/turns", {"statuses": {name: {"free_cpu": "x"} for name in named(9)}}, "statuses.c0.free_cpu: "),
         ("/turns", {"statuses": {**dict.fromkeys(named(9)), "last": 1}}, "statuses.last: "),
+        ("/turns", {"statuses": dict.fromkeys(named(9)), "cold": [*named(9), 5]}, "cold.9: "),
         (
             "/turns",
             {"statuses": dict.fromkeys(named(9)), "clients": ["a"]},
@@ -74,6 +77,34 @@ def test_the_first_error_of_many_entries_is_named_and_nothing_is_changed(
         assert service.fleets["fleet"].scheduler.clients == []
         reply = service.post(path, b'{"clients": [' + b'"a", ' * 50)
         assert reply.status == 400
+
+
+@pytest.mark.parametrize("in_steps", [False, True])
+def test_the_time_of_a_client_that_has_just_started_is_not_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, *, in_steps: bool
+) -> None:
+    if in_steps:
+        request.getfixturevalue("few_at_once")
+        monkeypatch.setattr(_internals, "READ_AT_ONCE", 3)
+    ids = named(9)
+    rounds, slots = {**ROUNDS, "settings": {"cohort_size": 9}}, {**SLOTS, "concurrency": 9}
+    with served(tmp_path, {"fleet": rounds, "slots": slots}) as service:
+        opened = service.ok("/rounds", {"clients": ids, "cold": ids[:5]})
+        assert [client["timed"] for client in opened["clients"]] == [False] * 9
+        service.ok("/reports/batch", {"reports": [{"client": client, "seconds": 2.0} for client in ids]})
+        service.ok("/rounds/1/close", {})
+        selected = service.ok("/rounds", {"clients": ids})["clients"]
+        assert [(client["timed"], client["expected_seconds"] is None) for client in selected] == (
+            [(False, True)] * 5 + [(True, False)] * 4
+        )
+        turns = service.ok("/turns", {"clients": ids, "cold": ids[:5]}, fleet="slots")["turns"]
+        reports = [{"turn": turn["id"], "seconds": 2.0} for turn in turns]
+        service.ok("/reports/batch", {"reports": reports}, fleet="slots")
+        service.ok("/turns", {"clients": []}, fleet="slots")
+        learned = session_of(service.fleets["slots"].scheduler).fleet.counters.learned
+        assert learned.tolist() == [0] * 5 + [1] * 4
+        assert service.ok("/settings", fleet="slots")["target_size"] == 1
+        assert [client["last_round"] for client in service.ok("/clients")["clients"]] == [1] * 9
 
 
 @pytest.mark.usefixtures("few_at_once")

@@ -82,6 +82,7 @@ class Server:
                 f"address must be that of a fleet, such as http://127.0.0.1:8080/v1/fleets/fleet, got {address!r}"
             )
         self.host, self._port, self.path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self.path}"
         self._tls = ssl.create_default_context(cafile=authorities) if parts.scheme == "https" else None
         self.idle = IdleConnections()
 

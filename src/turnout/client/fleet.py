@@ -31,6 +31,8 @@ class OpenedRound:
         target_size: The number of updates after which it can be closed.
         selected_at: When it was opened, by the wall clock of the service in UTC, in ISO format.
         deadline_at: When a client is late, in the same form, or None.
+        clients: What is known about each of the cohort: its "client", its "expected_seconds" (or None), whether it was
+            "timed" before, and how many turns it is "behind" (None without a promise).
     """
 
     round: int
@@ -39,6 +41,7 @@ class OpenedRound:
     target_size: int
     selected_at: str
     deadline_at: str | None
+    clients: list[dict[str, Any]]
 
 
 class FleetClient(Transport):
@@ -92,13 +95,14 @@ class FleetClient(Transport):
 
     # Rounds
 
-    def choose(self, statuses: Mapping[str, Any] | Collection[str]) -> OpenedRound:
+    def choose(self, statuses: Mapping[str, Any] | Collection[str], *, cold: Collection[str] = ()) -> OpenedRound:
         """Selects the cohort of the next round; while a round is open, returns it again.
 
         Args:
             statuses: The available clients: statuses by id (a mapping of numbers, a ClientStatus or None), or ids.
+            cold: The ids of those that have just started: how long their exchange takes is not learned.
         """
-        opened = self._post("rounds", _available(statuses))
+        opened = self._post("rounds", _available(statuses, cold))
         return OpenedRound(**{each.name: opened[each.name] for each in fields(OpenedRound)})
 
     def close_round(self, after: float | None = None, *, round: int | None = None) -> dict[str, Any]:
@@ -140,9 +144,9 @@ class FleetClient(Transport):
             return _turn(answer["turn"])
         return Wait(answer["wait"]["seconds"], answer["wait"]["why"])
 
-    def fill(self, statuses: Mapping[str, Any] | Collection[str]) -> list[RunningTurn]:
-        """Gives one client a turn for every free slot; returns the new turns."""
-        return [_turn(turn) for turn in self._post("turns", _available(statuses))["turns"]]
+    def fill(self, statuses: Mapping[str, Any] | Collection[str], *, cold: Collection[str] = ()) -> list[RunningTurn]:
+        """Gives one client a turn for every free slot; returns the new turns. The arguments are those of `choose`."""
+        return [_turn(turn) for turn in self._post("turns", _available(statuses, cold))["turns"]]
 
     def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""
@@ -273,12 +277,13 @@ class FleetClient(Transport):
         return int(opened["round"])
 
 
-def _available(statuses: Mapping[str, Any] | Collection[str]) -> dict[str, Any]:
+def _available(statuses: Mapping[str, Any] | Collection[str], cold: Collection[str]) -> dict[str, Any]:
     if isinstance(statuses, str):
         raise SettingError(f"statuses must be a mapping of ids to statuses or a list of ids, got {statuses!r}")
+    started = {"cold": sorted(cold)} if cold else {}
     if isinstance(statuses, Mapping):
-        return {"statuses": {client: _plain(status) for client, status in statuses.items()}}
-    return {"clients": sorted(statuses) if isinstance(statuses, set | frozenset) else list(statuses)}
+        return {"statuses": {client: _plain(status) for client, status in statuses.items()}, **started}
+    return {"clients": sorted(statuses) if isinstance(statuses, set | frozenset) else list(statuses), **started}
 
 
 def _plain(status: Any) -> Any:

@@ -20,7 +20,9 @@ from weakref import WeakSet
 
 from turnout.client.connections import IdleConnections, Server
 from turnout.errors import SettingError, TurnoutError
+from turnout.log import get_log
 
+log = get_log("turnout.client")
 #: The statuses after which a call is tried again: the service, or a proxy before it, cannot execute it now.
 RETRIED = (429, 502, 503, 504)
 #: The pause before the second attempt is up to this many seconds, and doubles with each attempt up to the longest.
@@ -29,6 +31,8 @@ FIRST_PAUSE, MAX_PAUSE = 0.2, 10.0
 MAX_BYTES = 1 << 28
 #: How long connecting to one of several services may take, in seconds.
 CONNECT_SECONDS = 4.0
+#: After so many attempts without an answer, the log says that the service is waited for.
+LOGGED_ATTEMPT = 3
 
 
 class ServiceError(TurnoutError):
@@ -125,6 +129,7 @@ class Transport:
         if not addresses:
             raise SettingError("address must name at least one service, got none")
         self._servers = [Server(each, authorities) for each in addresses]
+        self.address = ",".join(server.address for server in self._servers)
         self._present = 0  # the server that answered last, or that is to be tried next
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise SettingError("token must be one line of ASCII characters without spaces: strip what surrounds it")
@@ -144,8 +149,12 @@ class Transport:
         Each attempt asks one server after the other; the pauses are between the attempts.
         """
         path = f"/{path}" if path and not path.startswith("?") else path
+        called = f"{method} {self._servers[0].path}{path.partition('?')[0]}"
         problem, code, retry_after, status = "", None, 0.0, None
         for attempt in range(self._attempts * len(self._servers)):
+            if attempt == LOGGED_ATTEMPT * len(self._servers):
+                waiting = "%s did not execute %s in %d attempts, and is asked again, up to %d times in all: %s"
+                log.warning(waiting, self._hosts, called, LOGGED_ATTEMPT, self._attempts, problem)
             if attempt and attempt % len(self._servers) == 0:
                 time.sleep(_pause(attempt // len(self._servers), retry_after))
             server = self._servers[self._present]
@@ -159,6 +168,8 @@ class Transport:
                 continue
             data = _parse(content)
             if status == 200 and data is not None:
+                if attempt >= LOGGED_ATTEMPT * len(self._servers):
+                    log.warning("%s has executed %s", server.host, called)
                 return data
             if data is None and status not in RETRIED:
                 raise RefusedError(_describe_foreign(status, content, server.host), status)
@@ -166,7 +177,6 @@ class Transport:
             if status not in RETRIED:
                 raise RefusedError(problem, status, code)
             self._turn_from(server)
-        called = f"{method} {self._servers[0].path}{path.partition('?')[0]}"
         message = f"{self._hosts} did not execute {called} in {self._attempts} attempts: {problem}"
         raise UnavailableError(message, status, code)
 

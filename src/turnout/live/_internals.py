@@ -1,6 +1,6 @@
 """What the neighbours of this package use beyond its public face: the faces of a live fleet and the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
@@ -37,6 +37,8 @@ from turnout.live.operation.metrics import seconds_since_report as seconds_since
 from turnout.live.reader import explain_closed_round as explain_closed_round
 from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
+from turnout.live.serving.selected import SelectedClient as SelectedClient
+from turnout.live.serving.selected import selected_clients as selected_clients
 from turnout.live.serving.session import FleetSession as FleetSession
 from turnout.live.serving.steps import READ_AT_ONCE as READ_AT_ONCE
 from turnout.live.serving.steps import read_in_steps as read_in_steps
@@ -69,10 +71,10 @@ def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | No
     return scheduler._forget_in_steps(client, answer)
 
 
-def fill_some(scheduler: Scheduler, statuses: Statuses, most: int) -> list[RunningTurn]:
+def fill_some(scheduler: Scheduler, statuses: Statuses, cold: Collection[str], most: int) -> list[RunningTurn]:
     """Does the same as `Scheduler.fill`, but gives so many turns at most."""
     with scheduler._lock:
-        return scheduler._server.fill(statuses, (), most)
+        return scheduler._server.fill(statuses, cold, most)
 
 
 def listen(scheduler: Scheduler, client: str, status: Status) -> RunningTurn | Wait:
@@ -85,6 +87,12 @@ def news_since(scheduler: Scheduler, decision: int) -> SlotNews:
     """Returns what devices that listen must know: what has changed since a decision."""
     with scheduler._lock:
         return scheduler._server.news_since(decision)
+
+
+def target_size(session: FleetSession) -> int | None:
+    """Returns the number of updates that a round needs, also in a fleet without clients; None if it has no size."""
+    with session.lock:
+        return live_policy(session.settings, session.features.outputs, 1).target_size
 
 
 def session_of(scheduler: Scheduler) -> FleetSession:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.live import RunningTurn, Scheduler
-from turnout.live._internals import LAST_ROUND, OpenRound, StaleError, moment_after, session_of
+from turnout.live._internals import LAST_ROUND, OpenRound, StaleError, moment_after, session_of, target_size
 from turnout.policies.explain.explanation import Explanation
 from turnout.service.errors import CursorError, UnknownRoundError
 
@@ -114,11 +114,13 @@ def clients_to_dict(scheduler: Scheduler, page: Page) -> dict[str, Any]:
         rows = range(len(fleet.ids))[last + 1 :][: page.limit] if last >= -1 else range(0)
         retired, until = fleet.counters.retired, fleet.counters.backoff_until
         suspects, is_backed_off = fleet.history.suspects(), fleet.counters.backing_off(fleet.round)
+        returned = fleet.counters.last_trained
         clients = [
             {
                 "client": fleet.ids[row],
                 "retired": bool(retired[row]),
                 "backed_off_until": int(until[row]) if is_backed_off[row] and not retired[row] else None,
+                "last_round": int(returned[row]) if returned[row] > 0 else None,
                 "suspect": bool(suspects[row]),
             }
             for row in rows
@@ -145,7 +147,7 @@ def settings_to_dict(scheduler: Scheduler) -> dict[str, Any]:
     declared = [{"name": each.name, "low": each.low, "high": each.high, "unit": each.unit} for each in features]
     data = {"settings": settings, "features": declared}
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-    return {**data, "etag": f'"{digest[:16]}"'}
+    return {**data, "target_size": target_size(session), "etag": f'"{digest[:16]}"'}
 
 
 def certificate_to_dict(scheduler: Scheduler, client: str | None, page: Page) -> dict[str, Any]:

@@ -44,6 +44,10 @@ class Available(Body):
 
     statuses: Annotated[dict[str, Status | None] | None, Field(description="Their statuses by id.")] = None
     clients: Annotated[list[ClientId] | None, Field(description="Their ids, instead of statuses.")] = None
+    cold: Annotated[
+        list[ClientId],
+        Field(description="Those that have just started: the time of their next exchange is not learned."),
+    ] = []
 
     @model_validator(mode="after")
     def _check(self) -> Available:

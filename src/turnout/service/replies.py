@@ -89,6 +89,21 @@ class Round(Reply):
     target_size: Annotated[int, Field(description="The number of updates after which the round can be closed.")]
 
 
+class SelectedClientReply(Reply):
+    """What is known about a client of a cohort."""
+
+    client: str
+    expected_seconds: Annotated[float | None, Field(description="null if it was never timed, or has just started.")]
+    timed: Annotated[bool, Field(description="Whether a time of it was learned before.")]
+    behind: Annotated[float | None, Field(description="The turns that it is behind; null without a promise.")]
+
+
+class SelectedRound(Round):
+    """A round that was opened, and what is known about its clients."""
+
+    clients: Annotated[list[SelectedClientReply], Field(description="In the order of the cohort.")]
+
+
 class RoundState(Reply):
     """The open round, if any, and whether it can be closed."""
 
@@ -175,6 +190,7 @@ class SettingsReply(Reply):
 
     settings: Annotated[dict[str, Any], Field(description="By name; docs/settings.md describes them.")]
     features: list[FeatureReply]
+    target_size: Annotated[int | None, Field(description="The number of updates that a round needs; 1 without rounds.")]
     etag: Annotated[str, Field(description="Changes with the settings: for If-Match.")]
 
 
@@ -184,6 +200,7 @@ class ClientReply(Reply):
     client: str
     retired: bool
     backed_off_until: Annotated[int | None, Field(description="The last round of its back-off, if it is backed off.")]
+    last_round: Annotated[int | None, Field(description="The last round from which it returned, if it ever did.")]
     suspect: Annotated[bool, Field(description="Its reported times do not fit the statuses that it sends.")]
 
 

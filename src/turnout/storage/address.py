@@ -86,6 +86,10 @@ def as_location(location: str | Path | DatabaseAddress) -> Path | DatabaseAddres
         if scheme[1] not in SCHEMES:
             raise SettingError(f"{scheme[0]} is no address of a fleet: name a file, or postgresql://host/db?fleet=name")
         return DatabaseAddress.parse(location)
+    if isinstance(location, str) and location.startswith(("http://", "https://")):
+        raise SettingError(
+            f"{location} is the address of a service: pass the file of a fleet, or its address in a database"
+        )
     return location if isinstance(location, DatabaseAddress) else Path(location)
 
 

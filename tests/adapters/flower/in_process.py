@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from benchmarks.virtual_nodes import stamp_message, stamp_reply
 from turnout.adapters.flower import ClientSettings, ExchangeSettings, FairSelection, VersionSettings
 from turnout.adapters.flower.client import with_status
+from turnout.client import FleetClient
 from turnout.live import Scheduler
 
 SUPERLINK = 1  # the source node id of the SuperLink's replies for disconnected nodes
@@ -300,7 +301,7 @@ class Spy(FedAvg):
         self.seen |= {name for reply in replies if reply.has_content() for name in reply.content}
 
 
-def fair_selection(strategy: Strategy, scheduler: Scheduler, **settings: Any) -> FairSelection:
+def fair_selection(strategy: Strategy, scheduler: Scheduler | FleetClient | str, **settings: Any) -> FairSelection:
     """Returns a FairSelection; the settings in its three objects are given by their names."""
     kinds: dict[str, Any] = {"clients": ClientSettings, "exchange": ExchangeSettings, "versions": VersionSettings}
     for name, kind in kinds.items():
@@ -310,7 +311,7 @@ def fair_selection(strategy: Strategy, scheduler: Scheduler, **settings: Any) ->
 
 
 def train(
-    scheduler: Scheduler,
+    scheduler: Scheduler | FleetClient | str,
     grid: Grid,
     strategy: Strategy | None = None,
     *,

@@ -51,8 +51,14 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
 }
 
 
-def play(
-    path: Path,
+def play(path: Path, strategy: Strategy, **options: Any) -> Result:
+    """Starts or resumes a run with new objects, on the fleet at this path."""
+    with Scheduler.open(path, **FLEET) as scheduler:
+        return play_on(scheduler, strategy, **options)
+
+
+def play_on(
+    fleet: Scheduler | str,
     strategy: Strategy,
     *,
     rounds: int = ROUNDS,
@@ -69,9 +75,8 @@ def play(
         checkpoint()
         return MetricRecord({"sum": sum(weights(arrays)), "round": server_round})
 
-    with Scheduler.open(path, **FLEET) as scheduler:
-        fair = fair_selection(strategy, scheduler, simulated=world, poll=0.25, **settings)
-        return fair.start(connected, model(1.0, -2.0), num_rounds=rounds, evaluate_fn=evaluate)
+    fair = fair_selection(strategy, fleet, **{"simulated": world, "poll": 0.25, **settings})
+    return fair.start(connected, model(1.0, -2.0), num_rounds=rounds, evaluate_fn=evaluate)
 
 
 def seconds() -> list[float]:

@@ -248,13 +248,12 @@ def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
     manager.update_available_devices(described, FLContext())
     assert manager.has_enough_devices_and_clients(FLContext())
     manager.fill_selection(1, FLContext())
-    scheduler = known(manager.scheduler)
     with FleetReader(fleet) as reader:
         offer = known(reader.offer(1))
         contexts = known(offer.whole_contexts())
-        assert contexts[scheduler.clients.index("a"), 0] == 0.5  # 1 / free_cpu
-        assert contexts[scheduler.clients.index("b"), 0] != 0.5
-    scheduler.close()
+        assert contexts[reader.clients.index("a"), 0] == 0.5  # 1 / free_cpu
+        assert contexts[reader.clients.index("b"), 0] != 0.5
+    manager.handle_event(EventType.END_RUN, FLContext())
 
 
 def test_turns_of_devices_are_tracked(clock: Clock, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:

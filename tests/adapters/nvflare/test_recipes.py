@@ -172,8 +172,8 @@ def test_a_job_with_an_app_for_each_site_reports_from_each(script: str, tmp_path
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fleet": "fleet.turnout"}, "fleet must be an absolute path on the server, got 'fleet.turnout'"),
-        ({}, "fleet must be an absolute path on the server, got None"),
+        ({"fleet": "fleet.turnout"}, "fleet must be an absolute path on the server, or .*, got 'fleet.turnout'"),
+        ({}, "fleet must be an absolute path on the server, or .*, got None"),
         ({"fleet": FLEET, "guarantee": {"garanteed_rate": 0.1}}, "garanteed_rate"),
         ({"fleet": FLEET, "guarantee": {"guaranteed_rate": 2.0}}, "guaranteed_rate"),
         ({"fleet": FLEET, "guarantee": [0.1]}, "guarantee must be a mapping"),

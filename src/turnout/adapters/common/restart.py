@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from turnout.live import RunningTurn, Scheduler
+from turnout.adapters.common.fleet import Fleet
+from turnout.live import RunningTurn
 
 GONE = "was not connected when the server restarted"
 
 
-def take_over_round(scheduler: Scheduler, connected: Collection[str]) -> tuple[list[str], frozenset[str]]:
+def take_over_round(scheduler: Fleet, connected: Collection[str]) -> tuple[list[str], frozenset[str]]:
     """Returns the clients of the open round that can train again, and those whose outcome is recorded already.
 
     The turns of clients that are not connected have failed.

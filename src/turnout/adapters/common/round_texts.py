@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from turnout.live import Scheduler
-from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, session_of
+from turnout.adapters.common.fleet import Fleet, facts_of
+from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, SelectedClient
 from turnout.storage.training_log import OWN_PREFIX
 
 MAX_LISTED = 10  # clients named in one log line
 
 
-def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Mapping[str, float]) -> str:
-    """Returns a text with the selected clients, how far each is behind its promise, and its expected exchange time.
+def describe_selection(selected: Sequence[SelectedClient]) -> str:
+    """Returns a text with selected clients, how far each is behind its promise, and its expected exchange time."""
+    clients = []
+    for each in selected[:MAX_LISTED]:
+        unknown = "just started" if each.timed else "never timed"
+        reasons = [unknown if each.expected_seconds is None else f"expected {each.expected_seconds:.1f} s"]
+        if each.behind is not None:
+            reasons.insert(0, f"{each.behind:.2f} behind" if each.behind >= 0 else f"{-each.behind:.2f} ahead")
+        clients.append(f"{each.client} ({', '.join(reasons)})")
+    return join_first(clients, len(selected))
 
-    Args:
-        scheduler: The fleet.
-        cohort: The selected clients.
-        expected: The predicted seconds of those whose times were learned.
-    """
-    certificate, fleet, clients = session_of(scheduler).certificate(), session_of(scheduler).fleet, []
-    turns_behind = None if certificate is None else certificate.behind
-    for client in cohort[:MAX_LISTED]:
-        unknown = "just started" if fleet.counters.learned[fleet.rows[client]] else "never timed"
-        reasons = [f"expected {expected[client]:.1f} s" if client in expected else unknown]
-        if turns_behind is not None:
-            behind = float(turns_behind[fleet.rows[client]])
-            reasons.insert(0, f"{behind:.2f} behind" if behind >= 0 else f"{-behind:.2f} ahead")
-        clients.append(f"{client} ({', '.join(reasons)})")
-    return join_first(clients, len(cohort))
+
+def expected_seconds(selected: Iterable[SelectedClient]) -> dict[str, float]:
+    """Returns the predicted seconds of the clients that have any."""
+    return {each.client: each.expected_seconds for each in selected if each.expected_seconds is not None}
 
 
 def summarize_round(
-    scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float
+    scheduler: Fleet, round: int, expected: Mapping[str, float], waited: float
 ) -> tuple[str, dict[str, float]]:
     """Returns a text about a closed round, and numbers for the metrics of the round.
 
@@ -68,17 +65,13 @@ def summarize_round(
     return "; ".join([*parts, *promise]), metrics | status
 
 
-def summarize_promise(scheduler: Scheduler) -> tuple[list[str], dict[str, float]]:
+def summarize_promise(scheduler: Fleet) -> tuple[list[str], dict[str, float]]:
     """Returns a text about the promise, and its status as numbers; nothing if there is none."""
-    certificate = session_of(scheduler).certificate()
-    if certificate is None:
+    promise = facts_of(scheduler).promise()
+    if promise is None:
         return [], {}
-    promise, metrics = certificate.summary(), dict[str, float]()
-    if len(certificate.turns):
-        metrics[f"{OWN_PREFIX}most-behind-turns"] = promise.worst_behind
-        metrics[f"{OWN_PREFIX}broken-promises"] = float(promise.broken)
-        metrics[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
-    return [f"promise {promise.sentence(scheduler.clients.__getitem__)}"], metrics
+    sentence, numbers = promise
+    return [f"promise {sentence}"], {f"{OWN_PREFIX}{name}": value for name, value in numbers.items()}
 
 
 def join_first(items: Sequence[str], count: int | None = None) -> str:

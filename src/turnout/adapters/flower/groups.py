@@ -7,12 +7,12 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
+from turnout.adapters.common.fleet import Fleet, facts_of
 from turnout.adapters.flower.core.nodes import NodeFilter
 from turnout.adapters.flower.flower_api import LOCATION, OWNER
 from turnout.adapters.flower.settings import ClientSettings
 from turnout.adapters.flower.wire import GROUPS, RECORD
 from turnout.errors import SettingError
-from turnout.live import Scheduler
 from turnout.policies.registry import nested_settings
 
 #: The groups that the SuperLink knows, and the fields of its description of a node.
@@ -25,11 +25,12 @@ class NodeGroups(NodeFilter):
     Raises SettingError if they have groups for which the policy of the fleet does not reserve places.
     """
 
-    def __init__(self, settings: ClientSettings, scheduler: Scheduler) -> None:
+    def __init__(self, settings: ClientSettings, scheduler: Fleet) -> None:
         policies = [name for name, _ in nested_settings(scheduler.settings.policy, scheduler.settings.settings)]
         if settings.groups is not None and "quota" not in policies:
+            place = facts_of(scheduler).location
             raise SettingError(
-                f"groups needs a fleet with the policy 'quota', and {scheduler.path} has {' around '.join(policies)}: "
+                f"groups needs a fleet with the policy 'quota', and {place} has {' around '.join(policies)}: "
                 "leave out groups, or create a fleet with places for groups"
             )
         self._scheduler, self._name = scheduler, settings.groups

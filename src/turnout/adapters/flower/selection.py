@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from turnout.adapters.common.fleet import facts_of, open_fleet
 from turnout.adapters.flower.checks.aggregation import GuardedAggregator
 from turnout.adapters.flower.checks.replies import ReplyJudge
 from turnout.adapters.flower.checks.strategies import LEGACY_ADVICE, check_minima, check_strategy, weight_key
@@ -24,12 +26,13 @@ from turnout.adapters.flower.settings import ClientSettings, ExchangeSettings, V
 from turnout.adapters.flower.simulated import SimulatedExchange, SimulatedFleet, SimulatedSlots
 from turnout.adapters.flower.slots.exchange import SlotExchange
 from turnout.adapters.flower.slots.strategies import version_size
+from turnout.client import FleetClient
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.worlds.base import World
 from turnout.live import Scheduler
-from turnout.live._internals import live_policy, session_of
 from turnout.log import get_log
+from turnout.storage.store import Location
 from turnout.tracking import Tracker
 
 log = get_log("flwr")
@@ -44,12 +47,16 @@ class FairSelection:
 
     Args:
         strategy: any strategy of `flwr.serverapp.strategy` that trains on all visible nodes.
-        scheduler: selects the cohorts and records all outcomes.
+        scheduler: selects the cohorts and records all outcomes: a Scheduler, or the address of a service, such as
+            "https://host/v1/fleets/phones" (several, separated by commas, if services take over from each other), or a
+            FleetClient.
+        token: the token of the service, whose role is server; by default the value of TURNOUT_TOKEN.
         nodes: the number of connected nodes to wait for before the first round.
         simulated: in a simulation, the world that determines which clients are available and how long each takes;
             client "7" (its partition-id) is row 7 of the world.
         resume: whether to resume an unfinished run; False discards it and starts a new one.
-        save: whether to save the run after each round.
+        save: whether to save the run after each round, next to the fleet file; or what the names of its files begin
+            with, such as "/srv/run", which a fleet without a file needs.
         tracker: receives the metrics of every round, of the selection and of the training, such as
             "tensorboard:logs"; see `Scheduler.track`. It is opened and closed by `start`.
         clients: which clients take part, and how they are found.
@@ -60,12 +67,13 @@ class FairSelection:
     def __init__(
         self,
         strategy: Strategy,
-        scheduler: Scheduler,
+        scheduler: Scheduler | FleetClient | str,
         *,
+        token: str | None = None,
         nodes: int = 1,
         simulated: World | None = None,
         resume: bool = True,
-        save: bool = True,
+        save: bool | str | Path = True,
         tracker: str | Tracker | None = None,
         clients: ClientSettings | None = None,
         exchange: ExchangeSettings | None = None,
@@ -73,21 +81,23 @@ class FairSelection:
     ) -> None:
         check_strategy(strategy)
         clients, exchange = clients or ClientSettings(), exchange or ExchangeSettings()
-        self.strategy, self.scheduler, self._tracker = strategy, scheduler, tracker
+        fleet = open_fleet(scheduler, token)
+        facts = self._facts = facts_of(fleet)
+        self.strategy, self.scheduler, self._tracker = strategy, fleet, tracker
         self._versions = versions or VersionSettings()
-        self._updates = version_size(strategy, scheduler, self._versions, is_simulated=simulated is not None)
-        features = session_of(scheduler).features
-        size = self._updates or live_policy(scheduler.settings, features.outputs, 1).target_size
+        self._updates = version_size(strategy, fleet, self._versions, is_simulated=simulated is not None)
+        size = self._updates or facts.target_size
         check_minima(strategy, size)
         kind = SimulatedFleet if self._updates is None else SimulatedSlots
-        self._simulated = None if simulated is None else kind(simulated, scheduler.settings.model_size)
-        needed = None if simulated is not None else scheduler.settings.concurrency or size
-        self._nodes = NodeDirectory(features, clients.patience, needed, NodeGroups(clients, scheduler))
+        self._simulated = None if simulated is None else kind(simulated, fleet.settings.model_size)
+        needed = None if simulated is not None else fleet.settings.concurrency or size
+        self._nodes = NodeDirectory(facts.features, clients.patience, needed, NodeGroups(clients, fleet))
         self._min_nodes = as_count("nodes", nodes, SettingError)
         self._clients, self._exchange = clients, exchange
-        self._progress = (
-            SavedProgress(scheduler, strategy, self._simulated, resume=resume) if save else Progress(scheduler)
-        )
+        self._progress = Progress(fleet)
+        if save:
+            path = _run_path(save, facts.location)
+            self._progress = SavedProgress(fleet, strategy, self._simulated, path=path, resume=resume)
 
     def start(
         self,
@@ -112,7 +122,7 @@ class FairSelection:
             evaluate_fn: evaluates the model on the server after each round.
         """
         if self._tracker is not None:
-            session_of(self.scheduler).track(self._tracker)
+            self._facts.track(self._tracker)
         try:
             self._progress.begin(initial_arrays, num_rounds)
             self.summary()
@@ -121,13 +131,13 @@ class FairSelection:
             return Training(parts, self._intake(parts), train, evaluate, evaluate_fn).run()
         finally:
             if self._tracker is not None:
-                session_of(self.scheduler).track(None)
+                self._facts.track(None)
 
     def summary(self) -> None:
         """Logs the selection policy, followed by the summary of the strategy."""
         settings = self.scheduler.settings
         log.info("Starting fair selection:")
-        log.info("\t├──> turnout: %s %s, %s", settings.policy, dict(settings.settings), self.scheduler.path)
+        log.info("\t├──> turnout: %s %s, %s", settings.policy, dict(settings.settings), self._facts.location)
         log.info("\t├──> Strategy: %s", type(self.strategy).__name__)
         self.strategy.summary()
 
@@ -170,3 +180,15 @@ class FairSelection:
             "FairSelection cannot be the strategy of ServerAppComponents, which belongs to Flower's older interface: "
             f"call its start in a function with @app.main(), {LEGACY_ADVICE}"
         )
+
+
+def _run_path(save: str | Path | Literal[True], location: Location | str) -> Path:
+    """Returns what the names of the files of a run begin with: by default the file of the fleet."""
+    if save is not True:
+        return Path(save)
+    if not isinstance(location, Path):
+        raise SettingError(
+            f'{location} has no file next to which the run could be saved: pass save="/srv/run", the beginning of the '
+            "names of its files, or save=False"
+        )
+    return location

@@ -13,6 +13,7 @@ from nvflare.edge.assessors.buff_device_manager import BuffDeviceManager
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.requirement import require_framework
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
@@ -20,7 +21,7 @@ from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetOptions, FleetPlan, as_stored
 from turnout.adapters.nvflare.internals import components_of, expect_package, job_of
 from turnout.errors import SettingError
-from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
+from turnout.live import PAPER_FEATURES, Features, RunningTurn
 from turnout.log import get_log
 
 #: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
@@ -72,7 +73,7 @@ class FairDeviceManager(BuffDeviceManager):
         self._plan = FleetPlan({**self.selection, "concurrency": self.device_selection_size}, self.features)
         self._lock = threading.Lock()
         self._directory = ClientDirectory(self.features)
-        self.scheduler: Scheduler | None = None  # None before the first selection
+        self.scheduler: Fleet | None = None  # None before the first selection
         self._turns: dict[str, DeviceTurn] = {}  # by device: those in the selection
         self._late: dict[str, DeviceTurn] = {}
         self._trained_on: dict[str, int] = {}  # by device: the last version that it was sent
@@ -118,8 +119,6 @@ class FairDeviceManager(BuffDeviceManager):
             scheduler = self._open()
             self._late = {device: late for device, late in self._late.items() if self._is_learned(late)}
             statuses = self._directory.statuses(filter(self._is_ready, self.available_devices), {})
-            if not statuses and not scheduler.clients:
-                return
             turns, before = scheduler.fill(statuses), set(self.current_selection)
             running = {turn.id: turn for turn in scheduler.running()}
             self._end_late({device for device, given in self._turns.items() if given.turn.id not in running})
@@ -160,7 +159,7 @@ class FairDeviceManager(BuffDeviceManager):
         oldest = min(self.current_selection.values(), default=self._version)
         return set(range(min(oldest, *self._reported, self._version), self._version + 1))
 
-    def _open(self) -> Scheduler:
+    def _open(self) -> Fleet:
         if self.scheduler is None:
             self.scheduler = self._plan.open()
         return self.scheduler
@@ -190,9 +189,9 @@ def fill_fairly(recipe: Recipe | FedJob, **options: Unpack[FleetOptions]) -> Non
 
     Args:
         recipe: The recipe, such as EdgeFedBuffRecipe, or a job whose device manager was added.
-        options: `fleet`, the file of the fleet, an absolute path on the server; `guarantee`, the settings of the
-            policy, in which `guaranteed_rate` is a share of all turns; the `deadline` of a turn in seconds, or "auto";
-            a `tracker`, and other options of `Scheduler.open`.
+        options: `fleet`, the file of the fleet (an absolute path on the server), its address in a database, or that of
+            a service; `guarantee`, the settings of the policy, in which `guaranteed_rate` is a share of all turns; the
+            `deadline` of a turn in seconds, or "auto"; a `tracker`, and other options of `Scheduler.open`.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no BuffDeviceManager that reuses devices.

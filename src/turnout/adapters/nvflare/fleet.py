@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Required
 
+from turnout.adapters.common.fleet import TOKEN, Fleet, facts_of, is_address, open_fleet
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.live import Features, Scheduler, SchedulerOptions, SchedulerSettings
-from turnout.live._internals import check_new_policy, session_of
+from turnout.live._internals import check_new_policy
+from turnout.storage.address import DatabaseAddress, as_location
 
 
 class FleetOptions(SchedulerOptions, total=False):
     """The options of `fill_fairly`: those of `Scheduler.open`, such as `deadline` and `policy`, and these.
 
     Attributes:
-        fleet: The file of the fleet, an absolute path on the server.
+        fleet: The file of the fleet, an absolute path on the server; or its address in a database; or the address of a
+            service (several, separated by commas, if services take over from each other), which has the settings of the
+            fleet. The token of the service is the value of TURNOUT_TOKEN on the server.
         guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`.
         tracker: Receives the metrics of the fleet, such as "tensorboard:/srv/logs" on the server; see
             `Scheduler.track`.
@@ -63,10 +66,22 @@ class FleetPlan:
         self._path, self._tracker = of_scheduler.pop("fleet", None), of_scheduler.pop("tracker", None)
         self._guarantee, self._quota = of_scheduler.pop("guarantee", None) or {}, quota or {}
         self._options, self._features = of_scheduler, features
-        if not isinstance(self._path, str) or not Path(self._path).is_absolute():
+        if "token" in of_scheduler:
+            raise SettingError(f"token would be stored in the job: set {TOKEN} in the environment of the server")
+        self._is_remote = isinstance(self._path, str) and is_address(self._path)
+        if self._is_remote:
+            given = {**of_scheduler, "guarantee": self._guarantee, "quota": self._quota, "tracker": self._tracker}
+            if others := sorted(name for name, value in given.items() if value and name != "concurrency"):
+                raise SettingError(
+                    f"the service at {self._path} has the settings of the fleet and its metrics: leave out "
+                    f"{', '.join(others)}"
+                )
+            return
+        if not isinstance(self._path, str) or not _is_absolute(self._path):
             raise SettingError(
-                f"fleet must be an absolute path on the server, got {self._path!r}: NVFlare runs the server of a job "
-                "in a working directory of its own"
+                "fleet must be an absolute path on the server, or the address of a fleet in a database or of a service "
+                f"(postgresql://…, https://…), got {self._path!r}: NVFlare runs the server of a job in a working "
+                "directory of its own"
             )
         if self._tracker is not None and not isinstance(self._tracker, str):
             raise SettingError(
@@ -84,7 +99,7 @@ class FleetPlan:
 
     def open(
         self, clients: Sequence[str] = (), groups: Mapping[str, str] | None = None, cohort_size: int | None = None
-    ) -> Scheduler:
+    ) -> Fleet:
         """Opens the fleet, or creates it with these clients.
 
         Args:
@@ -92,6 +107,28 @@ class FleetPlan:
             groups: The group of each client that has one.
             cohort_size: The number of clients that the controller asks for; it applies if `guarantee` has none.
         """
+        scheduler = self._open_remote() if self._is_remote else self._open_here(cohort_size)
+        if scheduler.open_round is None:
+            scheduler.register(clients)
+            if self._quota:
+                scheduler.amend(groups={client: (groups or {}).get(client) for client in clients})
+        return scheduler
+
+    def _open_remote(self) -> Fleet:
+        fleet = open_fleet(self._path)
+        slots, features = self._options.get("concurrency"), facts_of(fleet).features
+        if fleet.settings.concurrency != slots:
+            raise SettingError(
+                f"the fleet at {self._path} has concurrency={fleet.settings.concurrency}, and this job needs {slots}"
+            )
+        if features.declared != self._features.declared:
+            raise SettingError(
+                f"the fleet at {self._path} has the features {features.declared}, and this job has "
+                f"{self._features.declared}"
+            )
+        return fleet
+
+    def _open_here(self, cohort_size: int | None) -> Fleet:
         default = {"cohort_size": cohort_size} if cohort_size else {}
         options: Any = {**self._options, "settings": {**default, **self._guarantee}}
         if self._quota:  # the groups of the policy are amended, as clients join
@@ -99,12 +136,14 @@ class FleetPlan:
             options |= {"policy": "quota", "settings": {**inner, "least": dict(self._quota), "groups": []}}
         scheduler = Scheduler.open(self._path, features=self._features, **options)
         if self._tracker is not None:
-            session_of(scheduler).track(self._tracker)
-        if scheduler.open_round is None:
-            scheduler.register(clients)
-            if self._quota:
-                scheduler.amend(groups={client: (groups or {}).get(client) for client in clients})
+            facts_of(scheduler).track(self._tracker)
         return scheduler
+
+
+def _is_absolute(path: str) -> bool:
+    """Returns whether a fleet is found from any working directory."""
+    location = as_location(path)
+    return isinstance(location, DatabaseAddress) or location.is_absolute()
 
 
 def as_stored(value: Any) -> Any:

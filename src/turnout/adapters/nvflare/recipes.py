@@ -46,11 +46,11 @@ def select_fairly(
         recipe: The recipe, or a job whose controller was added.
         reporter: The widget that reports the status of a client; None if nothing is reported, and only times are
             learned.
-        options: `fleet`, the file of the fleet, an absolute path on the server; `guarantee`, the settings of the
-            policy; the `deadline` of a round (without one, a client that hangs stops the training); `groups`,
-            `eligible`, `quota`, `patience`, `loss_key` and `tracker`; and other options of `Scheduler.open`, such as
-            `policy`, `overcommit` and `backoff_after`. Without a `cohort_size` in the guarantee, a round has as many
-            clients as the controller asks for: `min_clients` of a recipe.
+        options: `fleet`, the file of the fleet (an absolute path on the server), its address in a database, or that of
+            a service; `guarantee`, the settings of the policy; the `deadline` of a round (without one, a client that
+            hangs stops the training); `groups`, `eligible`, `quota`, `patience`, `loss_key` and `tracker`; and other
+            options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`. Without a `cohort_size` in
+            the guarantee, a round has as many clients as the controller asks for: `min_clients` of a recipe.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.

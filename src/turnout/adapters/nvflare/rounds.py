@@ -10,12 +10,13 @@ from typing import Any
 
 from nvflare.apis.controller_spec import TaskCompletionStatus
 
+from turnout.adapters.common.fleet import Fleet, facts_of
+from turnout.adapters.common.remote import RemoteRound
 from turnout.adapters.common.restart import take_over_round
-from turnout.adapters.common.round_texts import describe_selection, summarize_round
+from turnout.adapters.common.round_texts import describe_selection, expected_seconds, summarize_round
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
-from turnout.live import Scheduler
-from turnout.live._internals import OpenRound, session_of
+from turnout.live._internals import OpenRound
 from turnout.log import get_log
 
 log = get_log("turnout.nvflare")
@@ -49,7 +50,7 @@ class SiteRound:
         is_interrupted: Whether the job was aborted during the round.
     """
 
-    opened: OpenRound
+    opened: OpenRound | RemoteRound
     cohort: frozenset[str]
     recorded: frozenset[str] = frozenset()
     tasks: list[RoundTask] = field(default_factory=list)
@@ -78,7 +79,7 @@ class FleetRounds:
     A round is closed as soon as the outcome of every client is known, and at the latest before the next selection.
     """
 
-    def __init__(self, scheduler: Scheduler, directory: ClientDirectory) -> None:
+    def __init__(self, scheduler: Fleet, directory: ClientDirectory) -> None:
         self.scheduler, self._directory = scheduler, directory
         self._lock = threading.RLock()
         self._round: SiteRound | None = None
@@ -115,7 +116,7 @@ class FleetRounds:
             log.info(
                 "turnout: round %d asks %s",
                 opened.round,
-                describe_selection(self.scheduler, cohort, session_of(self.scheduler).predicted_seconds()),
+                describe_selection([each for each in facts_of(self.scheduler).selected() if each.client in cohort]),
             )
             return cohort
 
@@ -237,7 +238,7 @@ class FleetRounds:
 
     def _close(self, current: SiteRound) -> None:
         waited = max((time.monotonic() - task.started for task in current.tasks), default=None)
-        expected = session_of(self.scheduler).predicted_seconds()
+        expected = expected_seconds(facts_of(self.scheduler).selected())
         self._round = None
         self.scheduler.close_round(after=waited or None)
         number = current.opened.round

@@ -16,6 +16,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
+from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.models import as_loss, as_signals, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, SelectionOptions, as_stored
@@ -25,7 +26,7 @@ from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
-from turnout.live import PAPER_FEATURES, Features, Scheduler
+from turnout.live import PAPER_FEATURES, Features
 from turnout.log import get_log
 
 log = get_log("turnout.nvflare")
@@ -72,7 +73,7 @@ class FairSelection(EmptyRounds):
         self._signal: Signal | None = None
 
     @property
-    def scheduler(self) -> Scheduler | None:
+    def scheduler(self) -> Fleet | None:
         """The scheduler of the fleet; None before the first selection."""
         return None if self._rounds is None else self._rounds.scheduler
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -248,16 +247,6 @@ class FleetSession:
         """Returns what every client was promised and got; None if the policy guarantees nothing."""
         with self.lock:
             return self.fleet.certificate()
-
-    def predicted_seconds(self) -> dict[str, float]:
-        """Returns the predicted seconds of the clients of the open round whose times were learned before."""
-        with self.lock:
-            opened, fleet = self.memory.opened, self.fleet
-            if opened is None:
-                return {}
-            times = fleet.expected_seconds(opened.rows, opened.contexts)
-            known = zip(opened.rows.tolist(), times.tolist(), strict=True)
-            return {fleet.ids[row]: seconds for row, seconds in known if not math.isnan(seconds)}
 
     # Answers of a service
 

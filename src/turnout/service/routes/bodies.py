@@ -56,25 +56,30 @@ def _parse(model: type[Body], content: bytes) -> Body:
 
 
 def _validate(model: type[Body], data: Any) -> Body:
-    """Returns the data as a model; a field with very many entries is validated in pieces, up to the first error."""
+    """Returns the data as a model; fields with very many entries are validated in pieces, up to the first error."""
     items = data.items() if isinstance(data, dict) else ()
-    name = next((name for name, value in items if isinstance(value, list | dict) and len(value) > PIECE), None)
-    if name is None:
+    large: dict[str, Any] = {
+        name: value for name, value in items if isinstance(value, list | dict) and len(value) > PIECE
+    }
+    if not large:
         return model.model_validate(data)
-    body, entries = None, type(data[name])()
-    for start, piece in _pieces(data[name], PIECE):
-        try:
-            body = model.model_validate({**data, name: piece})
-        except ValidationError as error:
-            errors: list[Any] = error.errors()
-            for problem in errors if isinstance(piece, list) else ():
-                if problem["loc"][:1] == (name,) and len(problem["loc"]) > 1:
-                    problem["loc"] = (name, problem["loc"][1] + start, *problem["loc"][2:])
-            raise RequestValidationError(errors) from error
-        valid = getattr(body, name)
-        entries.update(valid) if isinstance(valid, dict) else entries.extend(valid)
+    small = {**data, **{name: type(value)() for name, value in large.items()}}
+    body, together = None, dict[str, Any]()
+    for name, value in large.items():
+        entries = together[name] = type(value)()
+        for start, piece in _pieces(value, PIECE):
+            try:
+                body = model.model_validate({**small, name: piece})
+            except ValidationError as error:
+                errors: list[Any] = error.errors()
+                for problem in errors if isinstance(piece, list) else ():
+                    if problem["loc"][:1] == (name,) and len(problem["loc"]) > 1:
+                        problem["loc"] = (name, problem["loc"][1] + start, *problem["loc"][2:])
+                raise RequestValidationError(errors) from error
+            valid = getattr(body, name)
+            entries.update(valid) if isinstance(valid, dict) else entries.extend(valid)
     assert body is not None, "there are many entries"
-    return body.model_copy(update={name: entries})
+    return body.model_copy(update=together)
 
 
 def _pieces(entries: Any, size: int) -> Iterator[tuple[int, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -87,21 +87,24 @@ def choose_in_steps(
     if scheduler.settings.has_rounds and scheduler.open_round is None:
         offered = yield from internals.read_in_steps(internals.session_of(scheduler), body.offered)
     with scheduler.group():
-        text = _stored(scheduler, answer, _chosen(scheduler, offered))
+        text = _stored(scheduler, answer, _chosen(scheduler, offered, body.cold))
     yield text
 
 
-@CHANGES.change(f"{FLEET}/rounds", SERVERS, replies.Round, in_steps=choose_in_steps)
+@CHANGES.change(f"{FLEET}/rounds", SERVERS, replies.SelectedRound, in_steps=choose_in_steps)
 def choose(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
     """Selects the cohort of the next round; while a round is open, returns its cohort again."""
-    return Answer(_chosen(scheduler, body.offered))
+    return Answer(_chosen(scheduler, body.offered, body.cold))
 
 
-def _chosen(scheduler: Scheduler, offered: FleetStatus | Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    cohort = scheduler.choose(offered)
+def _chosen(
+    scheduler: Scheduler, offered: FleetStatus | Mapping[str, Any] | Sequence[str], cold: Sequence[str]
+) -> dict[str, Any]:
+    cohort = scheduler.choose(offered, cold=cold)
     opened = scheduler.open_round
     assert opened is not None, "choose opens a round"
-    return open_round_to_dict(opened, cohort)
+    clients = map(asdict, internals.selected_clients(internals.session_of(scheduler)))
+    return {**open_round_to_dict(opened, cohort), "clients": list(clients)}
 
 
 def _stored(scheduler: Scheduler, answer: StoredAnswer | None, data: Mapping[str, Any]) -> str:
@@ -161,7 +164,7 @@ def fill_in_steps(
     is_left = True
     while is_left:
         with scheduler.group():
-            given = internals.fill_some(scheduler, offered, TURNS_AT_ONCE)
+            given = internals.fill_some(scheduler, offered, frozenset(body.cold), TURNS_AT_ONCE)
             turns += given
             text = _stored(scheduler, answer if turns else None, _turns_to_dict(turns))
         yield text
@@ -174,7 +177,7 @@ def fill(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
 
     With very many clients, some slots are filled in one transaction: if it is interrupted, send the request again.
     """
-    turns = scheduler.fill(body.offered)
+    turns = scheduler.fill(body.offered, cold=body.cold)
     return Answer(_turns_to_dict(turns), is_change=bool(turns))
 
 

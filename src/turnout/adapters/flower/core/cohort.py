@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
+from turnout.adapters.common.fleet import facts_of
+from turnout.adapters.common.remote import RemoteRound
 from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.core.parts import Parts
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Statuses
-from turnout.live._internals import OpenRound, session_of
+from turnout.live._internals import OpenRound, SelectedClient
 from turnout.log import get_log
 
 log = get_log("flwr")
@@ -28,15 +30,15 @@ class FlowerRound:
     Attributes:
         opened: the round of the fleet.
         nodes: the node of each connected client of the cohort.
-        expected: the predicted seconds of each client whose time was learned before.
+        selected: what was known about the clients of the cohort.
         recorded: the clients whose outcome was recorded before a restart of the server.
         arrived: the seconds and the content of each reply that can be aggregated.
         waited: the seconds that the server waited for replies.
     """
 
-    opened: OpenRound
+    opened: OpenRound | RemoteRound
     nodes: dict[str, int]
-    expected: dict[str, float]
+    selected: list[SelectedClient]
     recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
     waited: float = 0.0
@@ -84,7 +86,7 @@ class CohortSelector:
         assert opened is not None  # choose has opened it
         nodes = {client: connected[client] for client in cohort}
         self._warm |= nodes
-        return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
+        return FlowerRound(opened, nodes, facts_of(self._scheduler).selected(), recorded)
 
     def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
@@ -132,13 +134,13 @@ class CohortSelector:
         """
         if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
             self._scheduler.register(list(connected))
-            fleet, were_there = session_of(self._scheduler).fleet, self._since_start or set()
-            self._rows = np.array([fleet.rows[client] for client in connected], dtype=np.int64)
-            trained = zip(connected.items(), fleet.counters.last_trained[self._rows].tolist(), strict=True)
+            facts, were_there = facts_of(self._scheduler), self._since_start or set()
+            self._rows = facts.rows(connected)
+            trained = zip(connected.items(), facts.have_returned(list(connected)), strict=True)
             self._warm = {
                 client: node
-                for (client, node), last in trained
-                if self._warm.get(client, node if last > 0 and node in were_there else None) == node
+                for (client, node), returned in trained
+                if self._warm.get(client, node if returned and node in were_there else None) == node
             }
             self._registered, self._ids = connected, self._scheduler.clients
             self._nodes.enter(connected)

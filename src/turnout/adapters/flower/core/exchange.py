@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from turnout.adapters.common.round_texts import describe_selection
+from turnout.adapters.common.round_texts import describe_selection, expected_seconds
 from turnout.adapters.flower.core.cohort import FlowerRound
 from turnout.adapters.flower.core.intake import Arrival, ReplyIntake
 from turnout.adapters.flower.core.messages import SHORTEST
@@ -34,7 +34,7 @@ class Exchange(ReplyIntake):
         current, self._errors = self.selector.select(), []
         self._current = current
         self.limit = self._limit(current.opened.deadline)
-        asked = describe_selection(self._scheduler, list(current.nodes), current.expected)
+        asked = describe_selection([each for each in current.selected if each.client in current.nodes])
         log.info("turnout: round %d asks %s", number, asked or "no clients: none is available")
         if not current.nodes:
             self._end({})
@@ -46,7 +46,7 @@ class Exchange(ReplyIntake):
         """Ends the round."""
         del arrays
         current = self._current
-        return EndedRound(number, current.opened.round, metrics, current.waited, current.expected)
+        return EndedRound(number, current.opened.round, metrics, current.waited, expected_seconds(current.selected))
 
     def _run(self, messages: Sequence[Message]) -> None:
         """Waits until enough replies arrived, every outcome is known or time is up."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.flower.core.messages import Messenger
 from turnout.adapters.flower.core.nodes import NodeDirectory
 from turnout.adapters.flower.core.progress import Progress
 from turnout.adapters.flower.settings import ExchangeSettings
-from turnout.live import Scheduler, Statuses
+from turnout.live import Statuses
 
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
@@ -76,7 +77,7 @@ class Parts:
     """
 
     strategy: Strategy
-    scheduler: Scheduler
+    scheduler: Fleet
     nodes: NodeDirectory
     settings: ExchangeSettings
     messenger: Messenger

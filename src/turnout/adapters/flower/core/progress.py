@@ -8,9 +8,8 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
+from turnout.adapters.common.fleet import Fleet, facts_of
 from turnout.adapters.common.round_texts import summarize_round
-from turnout.live import Scheduler
-from turnout.live._internals import session_of
 from turnout.log import get_log
 from turnout.storage.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
 
@@ -45,7 +44,7 @@ class Progress:
         last: the number of rounds that have ended.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Fleet) -> None:
         self._scheduler = scheduler
         self.arrays, self.rounds, self.last = ArrayRecord(), 0, 0
         self._metrics: dict[str, Metrics] = {}
@@ -67,7 +66,7 @@ class Progress:
     def keep_metrics(self, kind: str, number: int, metrics: MetricRecord) -> None:
         """Keeps the metrics of a round: "train", "evaluate" or "server"."""
         self._metrics[kind][number] = metrics_of(metrics)
-        if (tracker := session_of(self._scheduler).tracker) is not None:
+        if (tracker := facts_of(self._scheduler).tracker) is not None:
             values = {
                 f"{kind}/{name}": float(value)
                 for name, value in metrics.items()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
+from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.flower.core.progress import EndedRound, Progress
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, shapes_of
 from turnout.adapters.flower.resume.strategy_state import (
@@ -18,31 +20,31 @@ from turnout.adapters.flower.resume.strategy_state import (
 )
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import StateError
-from turnout.live import Scheduler
 from turnout.log import get_log
 
 log = get_log("flwr")
 
 
 class SavedProgress(Progress):
-    """Keeps the progress of a run in memory and next to the fleet file.
+    """Keeps the progress of a run in memory and in files.
 
     Args:
         scheduler: the fleet.
         strategy: the strategy, whose state is saved.
         simulated: the simulated world, whose state is saved; None if there is none.
+        path: what the names of the files begin with.
         resume: whether to resume an unfinished run; False discards it.
     """
 
     def __init__(
-        self, scheduler: Scheduler, strategy: Strategy, simulated: SimulatedFleet | None, *, resume: bool
+        self, scheduler: Fleet, strategy: Strategy, simulated: SimulatedFleet | None, *, path: Path, resume: bool
     ) -> None:
         has_hooks(strategy)  # raises an error if it has only one of both methods
         super().__init__(scheduler)
         self._strategy, self._simulated, self._resume = strategy, simulated, resume
         self._settings = setting_digests(strategy)
         self._unsaved: set[str] = set()  # the attributes that were logged because they are not saved
-        self._files = RunFiles(scheduler.path)
+        self._files = RunFiles(path)
         self._initial_shapes: dict[str, list[int]] = {}
 
     def begin(self, arrays: ArrayRecord, rounds: int) -> None:

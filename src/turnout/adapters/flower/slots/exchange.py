@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
+from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first, summarize_promise
 from turnout.adapters.flower.core.intake import ReplyIntake
@@ -18,7 +19,7 @@ from turnout.adapters.flower.core.parts import Parts
 from turnout.adapters.flower.core.progress import EndedRound
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.updates import check_model, rebase
-from turnout.live import RunningTurn, Scheduler
+from turnout.live import RunningTurn
 from turnout.log import get_log
 from turnout.storage.training_log import OWN_PREFIX
 
@@ -62,7 +63,7 @@ class Version:
     failures: list[tuple[str, str]] = field(default_factory=list)
     waited: float = 0.0
 
-    def summary(self, scheduler: Scheduler) -> tuple[str, dict[str, float]]:
+    def summary(self, scheduler: Fleet) -> tuple[str, dict[str, float]]:
         """Summarises its updates, their staleness, failed turns and the promise, as a sentence and as numbers."""
         count = len(self.staleness)
         metrics = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import Strategy
 
+from turnout.adapters.common.fleet import Fleet, facts_of
 from turnout.adapters.flower.flower_api import NEEDS_ROUNDS, WITHOUT_STATE, nested_strategies
 from turnout.adapters.flower.settings import VersionSettings
 from turnout.errors import SettingError
-from turnout.live import Scheduler
 
 #: The declaration of a strategy of your own.
 DECLARATION = "works_without_rounds"
@@ -29,9 +29,7 @@ def check_slot_strategy(strategy: Strategy) -> None:
                 raise SettingError(f"{type(layer).__name__} cannot be used without rounds: {_remedy(owner, method)}")
 
 
-def version_size(
-    strategy: Strategy, scheduler: Scheduler, settings: VersionSettings, *, is_simulated: bool
-) -> int | None:
+def version_size(strategy: Strategy, scheduler: Fleet, settings: VersionSettings, *, is_simulated: bool) -> int | None:
     """Returns how many updates make a version, or None if the fleet has rounds.
 
     Raises SettingError if the settings do not fit the fleet.
@@ -46,8 +44,8 @@ def version_size(
     if slots is None:
         if settings.updates_per_version is not None:
             raise SettingError(
-                f"updates_per_version needs a fleet without rounds, and {scheduler.path} has rounds: create "
-                "another fleet with Scheduler.open(…, concurrency=8)"
+                f"updates_per_version needs a fleet without rounds, and {facts_of(scheduler).location} has rounds: "
+                "create another fleet with Scheduler.open(…, concurrency=8)"
             )
         return None
     if is_simulated and scheduler.settings.deadline is not None:
