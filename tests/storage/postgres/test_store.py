@@ -55,7 +55,7 @@ def open_(address: DatabaseAddress) -> Iterator[Open]:
 
 @pytest.fixture
 def proxy(cluster: Cluster) -> Iterator[Proxy]:
-    with TemporaryDirectory() as folder, closing(Proxy(cluster, Path(folder))) as proxy:
+    with TemporaryDirectory() as folder, closing(Proxy(cluster.folder, Path(folder))) as proxy:
         yield proxy
 
 
@@ -209,16 +209,19 @@ def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_c
         open_()
 
 
+@pytest.mark.parametrize("in_pipeline", [False, True])
 def test_a_writer_that_is_stopped_inside_a_transaction_is_replaced_and_stores_nothing(
-    address: DatabaseAddress, open_: Open
+    address: DatabaseAddress, open_: Open, in_pipeline: bool
 ) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         code = 2
         try:
-            with open_store(address, KIND, "write").writing() as db:
-                db.execute("INSERT INTO facts VALUES (1, 'of the stopped process')")
+            with open_store(address, KIND, "write").writing() as db, ExitStack() as stack:
+                if in_pipeline:
+                    stack.enter_context(db.raw.pipeline())
+                db.raw.execute("INSERT INTO facts VALUES (1, 'of the stopped process')")
                 os.write(writer, b"!")
                 os.kill(os.getpid(), signal.SIGSTOP)
             code = 0

@@ -17,6 +17,11 @@ log = get_log("turnout.live")
 #: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
 #: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
 LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+#: Ends a process of the database that has locked the row of `control` and waits for its client for longer than that,
+#: in the middle of a pipeline of statements: it does not count as idle.
+END_SILENT = f"""SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE transactionid = (SELECT xmax FROM control) AND granted AND wait_event_type = 'Client'
+AND state_change < clock_timestamp() - make_interval(secs => {IDLE_SECONDS})"""
 #: Renews the lease, in an UPDATE of the table `control`.
 RENEWED = f"expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})"
 
@@ -69,6 +74,7 @@ class LeaseKeeper:
         try:
             return bool(db.execute(f"UPDATE control SET {RENEWED} WHERE epoch = ?", (self._epoch,)).rowcount)
         except psycopg.errors.LockNotAvailable:  # a long transaction, during which nobody can take the lease
+            db.raw.execute(END_SILENT)
             return True
 
     def _keep_transaction(self) -> None:

@@ -29,7 +29,7 @@ from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
 from turnout.storage.postgres.connection import PostgresConnection, identifier, is_lost, translate_postgres_errors
-from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
+from turnout.storage.postgres.lease import END_SILENT, IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
 from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
@@ -176,7 +176,9 @@ class PostgresStore(Store[PostgresConnection]):
         try:
             db, token = self._begin("lock")  # the lost connection may still be committing, and has locked the row then
             try:
-                return self._stored_number(db) == number
+                is_stored = self._stored_number(db) == number
+                db.execute("COMMIT")  # which waits for a synchronous replica, also for the lost commit
+                return is_stored
             finally:
                 if db.owns(token):
                     db.execute("ROLLBACK")
@@ -233,6 +235,8 @@ class PostgresStore(Store[PostgresConnection]):
     def _take_lease(self, *, takeover: bool, standby: bool) -> None:
         """Makes this process the writer, after the lease of one that was killed has expired."""
         self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else LEASE_SECONDS)
+        if not takeover:  # so that it soon sees whether the holder of the lock still does anything
+            self.connection.wait_at_most(LEASE_SECONDS / RENEWALS)
         first, until = None, time.monotonic() + LEASE_SECONDS + IDLE_SECONDS
         while True:
             try:
@@ -272,9 +276,11 @@ class PostgresStore(Store[PostgresConnection]):
                 db.execute(f"DELETE FROM sessions WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days'")
         except _HeldError:
             return False
-        except StoreError as error:  # the holder of the lock is ended after a while, if it hangs
+        except StoreError as error:
             if takeover or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
+            with self.reading() as db:
+                db.execute(END_SILENT)
             return False
         self._epoch = int(row[0])
         return True
