@@ -224,13 +224,16 @@ class Harness:
             if not writer.is_waiting:
                 writer.send(name, *values)
             if self.standby.calls in wait([writer.calls, self.standby.calls], MAX_WAIT):
-                self._replace(self.standby)
+                if self._has_taken_over():
+                    self._replace(self.standby)
                 continue
             answer = writer.answer()
-            error, result = answer or ("killed", None)
+            error, result = answer or ("killed", "")
             if not error:
                 return result
             if error in ("killed", "OtherWriterError"):
+                while self._usurper is None and not self._has_taken_over():
+                    pass
                 self._replace(self._usurper or self.standby)
             else:
                 self._must_be_repeated(error, result)
@@ -239,7 +242,7 @@ class Harness:
         while True:
             self.beside.send(name, *values)
             answer = self.beside.answer()
-            error, result = answer or ("killed", None)
+            error, result = answer or ("killed", "")
             if not error:
                 return result
             if error == "killed":
@@ -277,16 +280,19 @@ class Harness:
         assert not answer[0], answer
         return answer[1]
 
+    def _has_taken_over(self) -> bool:
+        """Waits for the standby to answer; returns whether it has opened the fleet. Otherwise it tries again."""
+        answer = self.standby.answer()
+        if answer is None:
+            self.standby.end()
+            self.standby = self._open()
+        elif answer[0]:
+            self._must_be_repeated(*answer)
+            self.standby.send("open")
+        return answer is not None and not answer[0]
+
     def _replace(self, successor: Process) -> None:
-        """Goes on with the process that has opened the fleet, or does so next; the old one stands by if it lives."""
-        if successor is self.standby:
-            while (answer := successor.answer()) is None or answer[0]:
-                if answer is None:
-                    successor.end()
-                    successor = self.standby = self._open()
-                else:
-                    self._must_be_repeated(*answer)
-                    successor.send("open")
+        """Goes on with the process that has opened the fleet; the old one must be refused if it lives."""
         old, self.writer, self._usurper = self.writer, successor, None
         if self.standby is successor:
             self.standby = self._open()
@@ -303,16 +309,16 @@ class Harness:
     def _arm(self, kind: str, process: Process, position: int, when: str) -> None:
         """Injects a fault at a statement of a process, which is counted from now on."""
         target = self.standby if kind == STANDBY else process
-        inject: Callable[[], bool] = {
-            CUT: lambda: False,
-            KILL: lambda: bool(target.signal(signal.SIGKILL)),
-            STANDBY: lambda: bool(target.signal(signal.SIGKILL)),
-            STOP: lambda: not target.signal(signal.SIGSTOP),
-            SILENCE: lambda: bool(target.silence()),
+        inject: Callable[[], object] = {
+            CUT: lambda: None,
+            KILL: lambda: target.signal(signal.SIGKILL),
+            STANDBY: lambda: target.signal(signal.SIGKILL),
+            STOP: lambda: target.signal(signal.SIGSTOP),
+            SILENCE: target.silence,
             USURP: self._usurp,
             CLOCKS: self._change_clocks,
-            DATABASE: lambda: bool(self._databases.submit(self._restart_database).result()),
-            PRIMARY: lambda: bool(self._databases.submit(self._fail_over).result()),
+            DATABASE: lambda: self._databases.submit(self._restart_database).result(),
+            PRIMARY: lambda: self._databases.submit(self._fail_over).result(),
         }[kind]
         left, lock, local = [position], threading.Lock(), threading.local()
 
@@ -327,7 +333,8 @@ class Harness:
         def fault() -> bool:
             self._fault = (kind, time.monotonic())
             self.faults[kind] += 1
-            return inject()
+            inject()
+            return kind in (STOP, USURP, CLOCKS)
 
         self._fault = None
         for proxy in target.proxies:
@@ -340,7 +347,7 @@ class Harness:
         was_injected, self._fault = self._fault is not None, None
         return was_injected
 
-    def _usurp(self) -> bool:
+    def _usurp(self) -> None:
         """Lets another process take over, unless the first one is inside a transaction."""
         other = self._open(takeover=True)
         answer = other.answer()
@@ -349,12 +356,10 @@ class Harness:
             other.end()
         else:
             self._usurper = other
-        return True
 
-    def _change_clocks(self) -> bool:
+    def _change_clocks(self) -> None:
         for process in (self.writer, self.standby, self.beside):
             process.signal(signal.SIGUSR1)
-        return True
 
     def _restart_database(self) -> None:
         self.primary.kill()
@@ -392,6 +397,8 @@ class Harness:
             assert "commits that were acknowledged: perhaps a replica without them" in answer[1]
             process.signal(signal.SIGKILL)
         self.ledger = ledger
+        while not self._has_taken_over():
+            pass
         self._replace(self.standby)
         self.beside = self._start_beside()
         assert "a replica has taken the place of the database" in self.writer.text

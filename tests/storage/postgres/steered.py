@@ -106,13 +106,18 @@ class Calls:
 def run(socket: str, address: str, turn: str) -> None:
     """Executes calls until the other end is closed; answers with a name of an error and its result or text."""
     Clock(int(turn))
-    renewed = lease.RENEWED
-    lease.LEASE_SECONDS, lease.IDLE_SECONDS = store.LEASE_SECONDS, store.IDLE_SECONDS = LEASE, IDLE  # type: ignore[misc]
-    lease.RENEWED = store.RENEWED = renewed.replace("3.0", str(LEASE))  # type: ignore[misc]
-    silent = lease.END_SILENT.replace("6.0", str(IDLE))
-    lease.END_SILENT = store.END_SILENT = silent  # type: ignore[misc]
-    store.TAKE = store.TAKE.replace(renewed, lease.RENEWED)  # type: ignore[misc]
-    store.TAKEOVER_WAIT_SECONDS = TAKEOVER_WAIT  # type: ignore[misc]
+    renewed = lease.RENEWED.replace(str(lease.LEASE_SECONDS), str(LEASE))
+    shorter = {
+        "LEASE_SECONDS": LEASE,
+        "IDLE_SECONDS": IDLE,
+        "TAKEOVER_WAIT_SECONDS": TAKEOVER_WAIT,
+        "RENEWED": renewed,
+        "TAKE": store.TAKE.replace(lease.RENEWED, renewed),
+        "END_SILENT": lease.END_SILENT.replace(str(lease.IDLE_SECONDS), str(IDLE)),
+    }
+    for module in (lease, store):
+        for name, value in shorter.items():
+            setattr(module, name, value)
     calls = Calls(address)
     with Client(socket) as connection:
         while True:
