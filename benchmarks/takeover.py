@@ -54,7 +54,6 @@ def takeover(kills: Kills = 20, silences: Silences = 5) -> Result:
         first = 0
         for number in range(kills + silences):
             what = "killed" if number < kills else "cut off"
-            announce(f"{what}: {number + 1} of {kills + silences}")
             urls = [f"{server.url}/v1/fleets/{NAME}" for server in (servers[first], servers[1 - first])]
             with FleetClient(urls, token=token) as client:
                 client.register([f"before-{number}"])
@@ -67,6 +66,7 @@ def takeover(kills: Kills = 20, silences: Silences = 5) -> Result:
                     while not _is_ready(servers[1 - first]):
                         time.sleep(0.02)
                 seconds[what].append(time.perf_counter() - start)
+            announce(f"{number + 1} of {kills + silences}: {what}, {seconds[what][-1]:.2f} s")
             if what == "killed":
                 running[first].close()
                 servers[first] = _serve(running[first], addresses[first])

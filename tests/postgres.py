@@ -26,7 +26,9 @@ from turnout.storage.store import Connection, Location, Rows
 
 #: The variable with the folder of the cluster that this process, and those that it starts, use in place of files.
 VARIABLE = "TURNOUT_TEST_CLUSTER"
-__all__ = ["FAST", "VARIABLE", "Cluster", "Proxy", "running_cluster"]
+#: What was committed must be found after a crash of the server, but not after one of the machine.
+CRASHING = {"fsync": "off"}
+__all__ = ["CRASHING", "FAST", "VARIABLE", "Cluster", "Proxy", "running_cluster", "running_replica"]
 
 
 @contextmanager
@@ -37,6 +39,19 @@ def running_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
         pytest.skip("PostgreSQL is not installed")
     with cluster.running_cluster(settings) as running:
         yield running
+
+
+@contextmanager
+def running_replica(*, synchronous: bool) -> Iterator[tuple[Cluster, Cluster]]:
+    """Runs a cluster and its replica; a commit waits for one that is synchronous, also after they change places."""
+    with running_cluster(CRASHING) as primary, running_cluster(CRASHING) as replica:
+        replica.stop()
+        replica.copy(primary)
+        replica.start()
+        for each in (primary, replica) if synchronous else ():
+            each.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            each.execute("SELECT pg_reload_conf()")
+        yield primary, replica
 
 
 # Schemas in place of files

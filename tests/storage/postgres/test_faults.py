@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("psycopg")
 
 from killing import TORTURE
-from postgres import running_cluster
+from postgres import CRASHING, running_cluster, running_replica
 from service.forked import Forker
 from storage.postgres.faulty import (
     ASYNCHRONOUS,
@@ -30,8 +30,6 @@ from storage.postgres.faulty import (
     Harness,
 )
 
-#: What is killed at once must be found after a crash of the server, but not after one of the machine.
-CRASHING = {"fsync": "off"}
 #: How many faults of each kind.
 SHORT = dict.fromkeys((CUT, KILL, STANDBY, STOP, SILENCE, USURP, CLOCKS, DATABASE), 1)
 LONG = {CUT: 12 * TORTURE, KILL: 12 * TORTURE, DATABASE: 9 * TORTURE} | dict.fromkeys(
@@ -69,29 +67,25 @@ def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails_at_any_statement
 def test_nothing_is_lost_when_a_synchronous_replica_takes_the_place_of_the_database(
     forker: Forker, short_folder: Path, fail_overs: int
 ) -> None:
-    with running_cluster(CRASHING) as first, running_cluster(CRASHING) as second:
-        second.stop()
-        second.copy(first)
-        second.start()
-        first.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        first.execute("SELECT pg_reload_conf()")
-        with closing(Harness(forker, short_folder, first, second)) as harness:
-            inject(harness, {PRIMARY: fail_overs, KILL: fail_overs // 2, CUT: fail_overs // 2})
+    with (
+        running_replica(synchronous=True) as clusters,
+        closing(Harness(forker, short_folder, *clusters)) as harness,
+    ):
+        inject(harness, {PRIMARY: fail_overs, KILL: fail_overs // 2, CUT: fail_overs // 2})
 
 
 @pytest.mark.parametrize("fail_overs", FAIL_OVERS)
 def test_commits_that_an_asynchronous_replica_does_not_have_are_missed_aloud_and_no_others(
     forker: Forker, short_folder: Path, fail_overs: int
 ) -> None:
-    with running_cluster(CRASHING) as first, running_cluster(CRASHING) as second:
-        second.stop()
-        second.copy(first)
-        second.start()
-        with closing(Harness(forker, short_folder, first, second)) as harness:
-            for _ in range(fail_overs):
-                harness.lose_commits()
-                harness.check()
-            assert harness.faults == {ASYNCHRONOUS: fail_overs}
+    with (
+        running_replica(synchronous=False) as clusters,
+        closing(Harness(forker, short_folder, *clusters)) as harness,
+    ):
+        for _ in range(fail_overs):
+            harness.lose_commits()
+            harness.check()
+        assert harness.faults == {ASYNCHRONOUS: fail_overs}
 
 
 def inject(harness: Harness, faults: dict[str, int]) -> None:

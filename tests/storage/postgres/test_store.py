@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("psycopg")
 
-from postgres import FAST, Cluster, Proxy, running_cluster
-from turnout.errors import InterruptedCallError, StoreError
+from postgres import CRASHING, FAST, Cluster, Proxy, running_cluster, running_replica
+from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import create_store, open_store, store_exists
 from turnout.storage.postgres import lease, store
@@ -117,6 +117,9 @@ def test_a_writer_that_was_replaced_is_refused_at_its_next_transaction_and_can_s
     for _ in range(2):
         with pytest.raises(StoreError, match=r"was taken over by process \d+ on host .*: this scheduler can no longer"):
             note(first)
+        with pytest.raises(OtherWriterError):
+            first.check_writer()
+    second.check_writer()
     note(second, "b")
     assert notes(first) == ["b"]
 
@@ -352,6 +355,26 @@ def test_a_commit_whose_fate_cannot_be_found_is_reported_as_unknown_and_not_as_u
     assert notes(writer) == ["a", "b"]
 
 
+@pytest.mark.thorough
+def test_a_commit_whose_connection_is_lost_is_acknowledged_only_when_the_synchronous_replica_has_it() -> None:
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with running_replica(synchronous=True) as (primary, replica):
+        address = primary.address("phones")
+        create_store(address, KIND, lambda _: None)
+        with closing(PostgresStore(address, KIND, "write")) as writer:
+            replica.stop()
+            thread = threading.Thread(target=note, args=(writer,))
+            thread.start()
+            (first,) = wait_until(lambda: primary.execute(waiting))
+            primary.execute("SELECT pg_terminate_backend(%s)", first)
+            wait_until(lambda: not thread.is_alive() or primary.execute(waiting) not in ([], [first]))
+            is_acknowledged = not thread.is_alive()
+            replica.start()
+            thread.join()
+            assert not is_acknowledged
+            assert notes(writer) == ["a"]
+
+
 def test_an_earlier_transaction_is_not_taken_for_one_whose_fate_is_searched(
     address: DatabaseAddress, open_: Open, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,7 +408,7 @@ def test_a_connection_that_the_server_ends_between_two_transactions_is_made_agai
 
 
 def test_calls_wait_while_the_database_restarts_and_an_end_of_the_wait_says_what_to_check() -> None:
-    with running_cluster({"fsync": "off"}) as own:  # after a crash of the server, all commits are in the page cache
+    with running_cluster(CRASHING) as own:
         address = own.address("phones")
         create_store(address, KIND, lambda _: None)
         with closing(PostgresStore(address, KIND, "write")) as writer:
