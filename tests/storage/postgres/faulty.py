@@ -378,8 +378,11 @@ class Harness:
         return next(cluster for cluster in self.clusters if cluster is not self.primary)
 
     def lose_commits(self) -> None:
-        """Loses the primary after a round that an asynchronous replica does not have; each process must say so."""
-        while self.ledger.closed < len(self.ledger.cohorts):
+        """Plays a round, and loses the primary after another one that an asynchronous replica does not have.
+
+        Each process that has written since must say so.
+        """
+        for _ in CALLS:
             self.step()
         ledger, newest = deepcopy(self.ledger), self.primary.execute("SELECT pg_current_wal_lsn()")[0]
         wait_until(lambda: self._replica.execute("SELECT pg_last_wal_replay_lsn() >= %s", newest)[0][0])
