@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("psycopg")
 
-from postgres import CRASHING, FAST, Cluster, Proxy, running_cluster, running_replica
+from postgres import CRASHING, Cluster, Proxy, running_cluster, running_replica
 from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import create_store, open_store, store_exists
@@ -477,28 +477,6 @@ def test_a_process_that_accepts_an_older_state_goes_on_with_it(
     note(opened, "b")
     assert "The older state was accepted" in caplog.text
     assert notes(opened) == ["a", "b"]
-
-
-def test_a_database_that_is_older_than_the_data_of_a_running_process_is_refused() -> None:
-    import shutil
-
-    with running_cluster(FAST) as own:
-        address = own.address("phones")
-        create_store(address, KIND, lambda _: None)
-        own.stop()
-        shutil.copytree(own.data, own.folder / "older", symlinks=True)
-        own.start()
-        with closing(PostgresStore(address, KIND, "report")) as reporter:
-            note(reporter)
-            own.stop()
-            shutil.rmtree(own.data)
-            (own.folder / "older").rename(own.data)
-            if os.geteuid() == 0:
-                for name in (own.data, *own.data.rglob("*")):
-                    shutil.chown(name, "postgres", "postgres")
-            own.start()
-            with pytest.raises(StoreError, match="has lost 1 of 1 commits that were acknowledged"):
-                note(reporter)
 
 
 def test_a_replica_that_has_taken_the_place_of_the_database_is_mentioned(
