@@ -63,9 +63,9 @@ check: setup  ## run the tests
 test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds and benchmarks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'thorough and not framework'
 
-# Each worker starts a PostgreSQL server, in which a schema takes the place of each file.
+# Each worker starts a PostgreSQL server, in which a schema takes the place of each file. THOROUGH=1 adds the long versions.
 test-postgres: setup  ## run the tests of live fleets over PostgreSQL instead of files
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not files' --store postgres tests/live
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not files$(if $(THOROUGH),, and not thorough)' --store postgres tests/live
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
 PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py
@@ -88,7 +88,7 @@ test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all fra
 	$(BIN)/python -m pytest -q -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_sweep.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_sweep.py tests/service/test_kills.py tests/storage/postgres/test_faults.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
@@ -152,7 +152,7 @@ other-frameworks: setup $(FRAMEWORKS)/.installed  ## run fair selection in pfl-r
 	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/openfl_collaborators.py
 
 bench: setup  ## measure rounds, turns and the service, and compare with reference implementations (20 min, needs 3 GB)
-	for name in choose imports live slots service sweep training; do $(BIN)/python -m benchmarks $$name || exit 1; done
+	for name in choose imports live postgres takeover slots service sweep training; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout study reproduce numerical --out docs/results/numerical --store build/study.turnout

@@ -19,6 +19,7 @@ from benchmarks.postgres import postgres
 from benchmarks.service import service
 from benchmarks.slots import slots
 from benchmarks.sweep import sweep
+from benchmarks.takeover import takeover
 from benchmarks.training import own_models, training
 from turnout.errors import TurnoutError
 
@@ -29,6 +30,7 @@ BENCHMARKS: tuple[Callable[..., Result], ...] = (
     live,
     year,
     postgres,
+    takeover,
     slots,
     service,
     check_ins,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -97,6 +97,30 @@ class Cluster:
             self._process.wait()
             self._process = None
 
+    def kill(self) -> None:
+        """Kills all processes of the server, as a power failure does."""
+        assert self._process is not None
+        number = self._process.pid
+        children = [
+            Path("/proc", child) for child in Path(f"/proc/{number}/task/{number}/children").read_text().split()
+        ]
+        for process in (Path("/proc", str(number)), *children):
+            with suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        while any(map(_runs, children)):  # they hold the shared memory
+            time.sleep(0.01)
+
+    def copy(self, primary: Cluster) -> None:
+        """Makes the data, of a server that does not run, those of a replica of another one, which runs."""
+        shutil.rmtree(self.data)
+        backup = program("pg_basebackup")
+        assert backup is not None
+        options = [f"--pgdata={self.data}", f"--host={primary.folder}", "--username=turnout"]
+        options += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        subprocess.run([*unprivileged(), backup, *options], check=True, cwd="/")
+
     @property
     def conninfo(self) -> str:
         """The address of the database."""
@@ -113,6 +137,14 @@ class Cluster:
         with psycopg.connect(self.conninfo, autocommit=True) as db:
             cursor = db.execute(query, values or None)
             return cursor.fetchall() if cursor.description else []
+
+
+def _runs(process: Path) -> bool:
+    """Returns whether a process, as /proc has it, has not ended."""
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def is_installed() -> bool:

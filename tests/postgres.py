@@ -9,12 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import select
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +19,16 @@ import pytest
 
 from benchmarks import cluster
 from benchmarks.cluster import FAST, Cluster
+from benchmarks.proxy import Proxy
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.database import StoreConnection
 from turnout.storage.store import Connection, Location, Rows
 
 #: The variable with the folder of the cluster that this process, and those that it starts, use in place of files.
 VARIABLE = "TURNOUT_TEST_CLUSTER"
-__all__ = ["FAST", "VARIABLE", "Cluster", "Proxy", "running_cluster"]
-SOCKET = ".s.PGSQL.5432"
+#: What was committed must be found after a crash of the server, but not after one of the machine.
+CRASHING = {"fsync": "off"}
+__all__ = ["CRASHING", "FAST", "VARIABLE", "Cluster", "Proxy", "running_cluster", "running_replica"]
 
 
 @contextmanager
@@ -42,65 +41,17 @@ def running_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
         yield running
 
 
-class Proxy:
-    """Forwards connections to a cluster, and cuts one at the query that a rule names.
-
-    Attributes:
-        rule: Returns what happens to a message of a client: "before" loses it, "after" loses the answer to it; None
-            forwards both.
-    """
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.folder, self._target = folder, str(cluster.folder / SOCKET)
-        self.rule: Callable[[bytes], str | None] = lambda _: None
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(folder / SOCKET))
-        self._listener.listen()
-        self._end, self._ended = socket.socketpair()  # the second can be read once this is closed
-        self._threads: list[threading.Thread] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def address(self, name: str) -> DatabaseAddress:
-        """Returns the address of the fleet with this name."""
-        return DatabaseAddress.parse(f"postgresql:///postgres?host={self.folder}&user=turnout&fleet={name}")
-
-    def cut_at(self, text: bytes, when: str, times: int = 1) -> None:
-        """Cuts the next connections in which a message contains a text, "before" or "after" the server has got it."""
-        left = [when] * times
-        self.rule = lambda message: left.pop() if left and text in message else None
-
-    def close(self) -> None:
-        """Accepts no more connections, and ends those that are open."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._end.send(b"!")
-        for thread in self._threads:
-            thread.join()
-        self._end.close()
-        self._ended.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        """Forwards a connection until one of its ends is closed, or the rule cuts it."""
-        with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):  # also if the server does not run
-            server.connect(self._target)
-            is_lost = False
-            while True:
-                for source in select.select([client, server, self._ended], [], [])[0]:
-                    if source is self._ended or not (message := source.recv(65_536)) or (source is server and is_lost):
-                        return
-                    when = self.rule(message) if source is client else None
-                    if when == "before":
-                        return
-                    is_lost |= when == "after"
-                    (server if source is client else client).sendall(message)
+@contextmanager
+def running_replica(*, synchronous: bool) -> Iterator[tuple[Cluster, Cluster]]:
+    """Runs a cluster and its replica; a commit waits for one that is synchronous, also after they change places."""
+    with running_cluster(CRASHING) as primary, running_cluster(CRASHING) as replica:
+        replica.stop()
+        replica.copy(primary)
+        replica.start()
+        for each in (primary, replica) if synchronous else ():
+            each.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            each.execute("SELECT pg_reload_conf()")
+        yield primary, replica
 
 
 # Schemas in place of files

@@ -56,6 +56,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         [f"{size} clients, {call}" for size in ("1,000", "10") for call in ("check-in, a", "report in", "check-in, g")],
     ),
     "postgres": ({"clients": 200, "repeats": 2}, 7, [], ["median report", "reports per second", "opening /"]),
+    "takeover": ({"kills": 1, "silences": 1}, 2, [], ["median after", "longest after kill", "longest after silence"]),
     "check-ins": ({"devices": 12, "slots": 3, "turns": 30, "connected": True}, 2, [], []),
     "dashboard": (
         {"clients": 1000, "cohort": 10, "rounds": 4, "repeats": 1, "browser": False},
@@ -74,7 +75,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),
     "own-models": ({"models": ["MLP"], "items": 12, "clients": [2], "repeats": 1}, 1, [], []),
 }
-SLOW = ("imports", "live", "service", "dashboard", "flower-accuracy", "training", "own-models")
+SLOW = ("imports", "live", "service", "dashboard", "flower-accuracy", "training", "own-models", "takeover")
 NAMES = [benchmark.__name__.replace("_", "-") for benchmark in BENCHMARKS]
 
 

@@ -97,6 +97,7 @@ def test_a_cold_turn_teaches_nothing_whether_the_client_arrives_fails_or_is_late
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
+@pytest.mark.files
 def test_a_cold_start_is_replayed_and_exported_and_its_context_is_in_the_offer_only(open_fleet: OpenFleet) -> None:
     world = World(5)
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.1}, deadline=60.0)

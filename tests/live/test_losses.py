@@ -136,6 +136,7 @@ def test_invalid_losses_are_refused(open_fleet: OpenFleet, loss: Any, complaint:
     assert turns_in(scheduler.path) == before
 
 
+@pytest.mark.files
 def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     open_fleet: OpenFleet, folder: Path
 ) -> None:

@@ -556,6 +556,7 @@ def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenF
 SECRET = "the client of Mrs. Smith"
 
 
+@pytest.mark.files
 def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, folder: Path) -> None:
     """Its id, times and contexts are in no table and in no byte; the sums of the certificate stay."""
     scheduler, path = open_fleet(backoff_after=100), folder / "fleet.turnout"

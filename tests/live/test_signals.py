@@ -190,6 +190,7 @@ def test_the_explanation_names_the_signal(open_fleet: OpenFleet) -> None:
     assert "s for its utility = " in explanation.sentence
 
 
+@pytest.mark.files
 def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     open_fleet: OpenFleet, folder: Path
 ) -> None:

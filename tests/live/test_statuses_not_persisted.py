@@ -249,6 +249,7 @@ def test_after_a_crash_the_open_round_counts_but_teaches_nothing(open_fleet: Ope
         assert learned(restarted) != known
 
 
+@pytest.mark.files
 def test_explain_replay_and_certify_say_what_they_lack(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings=POLICIES["fair-pace"], deadline=60.0, persist_statuses=False)
     cohorts = play(scheduler, World(CLIENTS), range(1, 8))

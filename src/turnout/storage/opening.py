@@ -22,7 +22,6 @@ def open_store(
     accept_older: bool = False,
     thoroughly: bool = False,
     standby: bool = False,
-    claim: Callable[[Connection], None] = lambda _: None,
 ) -> Store[Any]:
     """Opens a store.
 
@@ -34,7 +33,6 @@ def open_store(
         accept_older: Whether a store that has lost commits is opened in its older state.
         thoroughly: Whether the indexes of a file are compared with their tables too.
         standby: Whether to wait until no other process is the writer.
-        claim: Called by the only writer in its first transaction; a takeover counts only if that is committed.
     """
     if isinstance(location, Path):
         if standby:
@@ -43,12 +41,10 @@ def open_store(
                 argument="standby",
             )
         options: dict[str, Any] = {"accept_older": accept_older, "thoroughly": thoroughly}
-        return StoreFile(location, kind, access, takeover=takeover, claim=claim, **options)
+        return StoreFile(location, kind, access, takeover=takeover, **options)
     from turnout.storage.postgres.store import PostgresStore
 
-    return PostgresStore(
-        location, kind, access, takeover=takeover, accept_older=accept_older, standby=standby, claim=claim
-    )
+    return PostgresStore(location, kind, access, takeover=takeover, accept_older=accept_older, standby=standby)
 
 
 def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection], None]) -> None:

@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,8 +127,6 @@ class Store(ABC, Generic[AnyConnection]):
 
     def __init__(self, location: Location, access: Access) -> None:
         self.location, self.access = location, access
-        #: Called in every write transaction; it raises an error if this process must not write any more.
-        self.guard: Callable[[], None] = lambda: None
         self._process = os.getpid()
         self._connection: AnyConnection | None = None
         self._group: object = None  # the token of the transaction that a group shares
@@ -152,10 +150,9 @@ class Store(ABC, Generic[AnyConnection]):
     def translating(self) -> AbstractContextManager[None]:
         """Opens a block in which errors of the engine become StoreErrors that state what to do."""
 
-    @property
     @abstractmethod
-    def has_fence(self) -> bool:
-        """Whether the engine itself refuses a writer that another one has replaced; otherwise `guard` must."""
+    def check_writer(self) -> None:
+        """Raises StoreError if another process has replaced this one as the writer; every transaction to write does."""
 
     @property
     @abstractmethod
@@ -275,7 +272,6 @@ class Store(ABC, Generic[AnyConnection]):
         try:
             db, token = self._begin("write")
             before = db.total_changes
-            self.guard()
             yield db
             if unless_empty and db.total_changes == before:
                 db.execute("ROLLBACK")

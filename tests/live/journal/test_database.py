@@ -20,6 +20,7 @@ from turnout.storage.address import DatabaseAddress
 from turnout.storage.encoding.packing import pack_snapshot
 from turnout.storage.store import Location
 
+pytestmark = pytest.mark.files  # they choose themselves where a fleet is
 ROUNDS: dict[str, Any] = {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2}, "deadline": 60.0}
 SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 3, "deadline": 60.0}
 FLEETS: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ def address(cluster: Cluster, request: pytest.FixtureRequest) -> DatabaseAddress
 
 @pytest.fixture
 def proxy(cluster: Cluster) -> Iterator[Proxy]:
-    with TemporaryDirectory() as folder, closing(Proxy(cluster, Path(folder))) as proxy:
+    with TemporaryDirectory() as folder, closing(Proxy(cluster.folder, Path(folder))) as proxy:
         yield proxy
 
 

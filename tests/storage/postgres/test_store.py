@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("psycopg")
 
-from postgres import FAST, Cluster, Proxy, running_cluster
-from turnout.errors import InterruptedCallError, StoreError
+from postgres import CRASHING, Cluster, Proxy, running_cluster, running_replica
+from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import create_store, open_store, store_exists
 from turnout.storage.postgres import lease, store
@@ -55,7 +55,7 @@ def open_(address: DatabaseAddress) -> Iterator[Open]:
 
 @pytest.fixture
 def proxy(cluster: Cluster) -> Iterator[Proxy]:
-    with TemporaryDirectory() as folder, closing(Proxy(cluster, Path(folder))) as proxy:
+    with TemporaryDirectory() as folder, closing(Proxy(cluster.folder, Path(folder))) as proxy:
         yield proxy
 
 
@@ -117,6 +117,9 @@ def test_a_writer_that_was_replaced_is_refused_at_its_next_transaction_and_can_s
     for _ in range(2):
         with pytest.raises(StoreError, match=r"was taken over by process \d+ on host .*: this scheduler can no longer"):
             note(first)
+        with pytest.raises(OtherWriterError):
+            first.check_writer()
+    second.check_writer()
     note(second, "b")
     assert notes(first) == ["b"]
 
@@ -209,16 +212,19 @@ def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_c
         open_()
 
 
+@pytest.mark.parametrize("in_pipeline", [False, True])
 def test_a_writer_that_is_stopped_inside_a_transaction_is_replaced_and_stores_nothing(
-    address: DatabaseAddress, open_: Open
+    address: DatabaseAddress, open_: Open, in_pipeline: bool
 ) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         code = 2
         try:
-            with open_store(address, KIND, "write").writing() as db:
-                db.execute("INSERT INTO facts VALUES (1, 'of the stopped process')")
+            with open_store(address, KIND, "write").writing() as db, ExitStack() as stack:
+                if in_pipeline:
+                    stack.enter_context(db.raw.pipeline())
+                db.raw.execute("INSERT INTO facts VALUES (1, 'of the stopped process')")
                 os.write(writer, b"!")
                 os.kill(os.getpid(), signal.SIGSTOP)
             code = 0
@@ -349,6 +355,26 @@ def test_a_commit_whose_fate_cannot_be_found_is_reported_as_unknown_and_not_as_u
     assert notes(writer) == ["a", "b"]
 
 
+@pytest.mark.thorough
+def test_a_commit_whose_connection_is_lost_is_acknowledged_only_when_the_synchronous_replica_has_it() -> None:
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with running_replica(synchronous=True) as (primary, replica):
+        address = primary.address("phones")
+        create_store(address, KIND, lambda _: None)
+        with closing(PostgresStore(address, KIND, "write")) as writer:
+            replica.stop()
+            thread = threading.Thread(target=note, args=(writer,))
+            thread.start()
+            (first,) = wait_until(lambda: primary.execute(waiting))
+            primary.execute("SELECT pg_terminate_backend(%s)", first)
+            wait_until(lambda: not thread.is_alive() or primary.execute(waiting) not in ([], [first]))
+            is_acknowledged = not thread.is_alive()
+            replica.start()
+            thread.join()
+            assert not is_acknowledged
+            assert notes(writer) == ["a"]
+
+
 def test_an_earlier_transaction_is_not_taken_for_one_whose_fate_is_searched(
     address: DatabaseAddress, open_: Open, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +408,7 @@ def test_a_connection_that_the_server_ends_between_two_transactions_is_made_agai
 
 
 def test_calls_wait_while_the_database_restarts_and_an_end_of_the_wait_says_what_to_check() -> None:
-    with running_cluster({"fsync": "off"}) as own:  # after a crash of the server, all commits are in the page cache
+    with running_cluster(CRASHING) as own:
         address = own.address("phones")
         create_store(address, KIND, lambda _: None)
         with closing(PostgresStore(address, KIND, "write")) as writer:
@@ -451,28 +477,6 @@ def test_a_process_that_accepts_an_older_state_goes_on_with_it(
     note(opened, "b")
     assert "The older state was accepted" in caplog.text
     assert notes(opened) == ["a", "b"]
-
-
-def test_a_database_that_is_older_than_the_data_of_a_running_process_is_refused() -> None:
-    import shutil
-
-    with running_cluster(FAST) as own:
-        address = own.address("phones")
-        create_store(address, KIND, lambda _: None)
-        own.stop()
-        shutil.copytree(own.data, own.folder / "older", symlinks=True)
-        own.start()
-        with closing(PostgresStore(address, KIND, "report")) as reporter:
-            note(reporter)
-            own.stop()
-            shutil.rmtree(own.data)
-            (own.folder / "older").rename(own.data)
-            if os.geteuid() == 0:
-                for name in (own.data, *own.data.rglob("*")):
-                    shutil.chown(name, "postgres", "postgres")
-            own.start()
-            with pytest.raises(StoreError, match="has lost 1 of 1 commits that were acknowledged"):
-                note(reporter)
 
 
 def test_a_replica_that_has_taken_the_place_of_the_database_is_mentioned(

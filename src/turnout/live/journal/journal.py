@@ -29,7 +29,6 @@ from turnout.live.journal.turns import turns_where
 from turnout.live.turns.records import Turn, digest_of, settings_digest
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored
-from turnout.storage.files.lock import Writer
 from turnout.storage.opening import create_store, open_store, store_exists
 from turnout.storage.store import Connection, Location, single_value
 
@@ -84,14 +83,10 @@ class Journal:
             accept_older=accept_older,
             thoroughly=schedules,
             standby=standby,
-            claim=self._claim_epoch,
         )
         try:
-            if schedules:
-                if not self.file.has_fence:
-                    self.file.guard = self._check_epoch
-                while self.redact():
-                    pass
+            while schedules and self.redact():
+                pass
         except BaseException:
             self.close()
             raise
@@ -141,11 +136,6 @@ class Journal:
             if answer is not None and not answer.is_intact:
                 raise corruption(db, "the stored answer to a request does not match its checksum")
             return answer
-
-    def check_writer(self) -> None:
-        """Raises StoreError if another process has taken over the file."""
-        with self.file.reading():
-            self.file.guard()
 
     def reset(self) -> None:
         """Ends a transaction that an interrupted call has left open."""
@@ -277,20 +267,6 @@ class Journal:
         with self.file.reading() as db:
             reported = "t.late_seconds IS NOT NULL AND t.folded IS NULL"
             return turns_where(db, f"t.round > ? AND {reported} ORDER BY t.round, t.row", after)
-
-    def _claim_epoch(self, db: Connection) -> None:
-        """Makes this process the writer of the file."""
-        self._epoch = meta_count(db, "epoch") + 1
-        values = [(str(self._epoch), "epoch"), (str(Writer.current()), "writer")]
-        db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
-
-    def _check_epoch(self) -> None:
-        db = self.file.connection
-        if meta_count(db, "epoch") != self._epoch:
-            writer = meta_value(db, "writer")
-            raise StoreError(
-                f"{self.location} was taken over by {writer}: this scheduler can no longer write, so stop its process"
-            )
 
 
 def _stored_events(db: Connection, after: int, limit: int) -> Iterator[tuple[int, str, bytes, bytes, bytes | None]]:

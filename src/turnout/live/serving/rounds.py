@@ -38,7 +38,7 @@ class RoundServer(TurnServer):
         if opened is None:
             opened = self._open(statuses_by_id(statuses), cold)
         else:
-            self._session.journal.check_writer()
+            self._session.journal.file.check_writer()
         return [self._session.fleet.ids[row] for row in opened.rows.tolist()]
 
     def _open(self, statuses: Mapping[str, Status] | FleetStatus, cold: Collection[str]) -> OpenRound:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -24,9 +23,9 @@ from turnout.storage.files.database import (
     translate_sqlite_errors,
 )
 from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
-from turnout.storage.files.lock import WriterLock, running_writer
+from turnout.storage.files.lock import Writer, WriterLock, running_writer
 from turnout.storage.files.system import sync_file, sync_folder
-from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
+from turnout.storage.store import Access, Store, StoreKind, single_value
 
 log = get_log("turnout.lab")
 
@@ -49,7 +48,6 @@ class StoreFile(Store[StoreConnection]):
         takeover: Whether to write although another process, which hangs, holds the lock of the writer.
         accept_older: Whether a file that has lost commits is opened in its older state.
         thoroughly: Whether the indexes are compared with their tables too.
-        claim: Called by the only writer in its first transaction; a takeover counts only if that is committed.
     """
 
     def __init__(
@@ -61,12 +59,11 @@ class StoreFile(Store[StoreConnection]):
         takeover: bool = False,
         accept_older: bool = False,
         thoroughly: bool = False,
-        claim: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         path = path.resolve()
         super().__init__(path, access)
         self.path, self._kind = path, kind
-        self._claim = claim
+        self._epoch: int | None = None  # of the writer, in a kind of store that names it
         self._lock: WriterLock | None = None
         self._identity: FileIdentity | None = None  # of a file that is written
         self._is_marked = self._clears_mark = False
@@ -76,8 +73,6 @@ class StoreFile(Store[StoreConnection]):
         except BaseException:
             self.close()
             raise
-
-    has_fence = False
 
     @property
     def connection(self) -> StoreConnection:
@@ -101,6 +96,7 @@ class StoreFile(Store[StoreConnection]):
         token = db.begin("BEGIN IMMEDIATE")
         try:
             self._check_same_file(db)
+            self._check_epoch(db)
         except BaseException:
             db.execute("ROLLBACK")
             raise
@@ -230,7 +226,7 @@ class StoreFile(Store[StoreConnection]):
         sync_folder(self.path.parent)
         with transaction(db):
             newest = self._count_commit(db)
-            self._claim(db)
+            self._claim(db)  # a takeover counts only if this is committed
         self._acknowledge(db, newest)
         self._clears_mark = True
 
@@ -260,16 +256,44 @@ class StoreFile(Store[StoreConnection]):
             db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")
             with transaction(db):
                 self._check_same_file(db)
-                self._connection = db  # for the guard
-                self.guard()
+                self._check_epoch(db)
                 newest = self._count_commit(db)
                 db.execute("UPDATE meta SET value = '0' WHERE key = 'in_use'")
             self._acknowledge(db, newest)
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except (sqlite3.Error, OSError, StoreError) as error:
             log.debug("%s stays marked as in use: %s", self.path, error)
-        finally:
-            self._connection = None
+
+    # The writer
+
+    def check_writer(self) -> None:
+        """Raises StoreError if another process has taken over the file."""
+        with self.reading() as db:
+            self._check_epoch(db)
+
+    def _check_epoch(self, db: sqlite3.Connection) -> None:
+        if self._epoch is not None and self._stored_epoch(db) != self._epoch:
+            (writer,) = db.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
+            raise StoreError(
+                f"{self.path} was taken over by {writer}: this scheduler can no longer write, so stop its process"
+            )
+
+    def _claim(self, db: sqlite3.Connection) -> None:
+        """Makes this process the writer, in a kind of store that names it."""
+        stored = self._stored_epoch(db)
+        if stored is not None:
+            values = [(str(stored + 1), "epoch"), (str(Writer.current()), "writer")]
+            db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
+            self._epoch = stored + 1
+
+    def _stored_epoch(self, db: sqlite3.Connection) -> int | None:
+        row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        if row is not None and not str(row[0]).isdecimal():
+            raise StoreError(
+                f"{self.path} is damaged (epoch is {row[0]!r} instead of a number): restore it from a backup",
+                damaged=self.path,
+            )
+        return row and int(row[0])
 
     def _check_same_file(self, db: sqlite3.Connection) -> None:
         """Raises StoreError if nobody would find the changes of a connection."""

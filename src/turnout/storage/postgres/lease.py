@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from datetime import datetime
+from typing import NamedTuple
 
 import psycopg
 
@@ -14,11 +16,41 @@ from turnout.storage.address import DatabaseAddress
 from turnout.storage.postgres.connection import PostgresConnection
 
 log = get_log("turnout.live")
+#: The number of the database's history, which changes when a replica takes its place.
+TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+#: Reads the lease.
+LEASE = (
+    "SELECT writer, expires, GREATEST(EXTRACT(EPOCH FROM expires - clock_timestamp()), 0)::float, timeline, "
+    f"CASE WHEN pg_is_in_recovery() THEN timeline ELSE {TIMELINE} END FROM control"
+)
 #: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
 #: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
 LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+#: Ends a process of the database that has locked the row of `control` and waits for its client for longer than that,
+#: in the middle of a pipeline of statements: it does not count as idle.
+END_SILENT = f"""SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE transactionid = (SELECT xmax FROM control) AND granted AND wait_event_type = 'Client'
+AND state_change < clock_timestamp() - make_interval(secs => {IDLE_SECONDS})"""
 #: Renews the lease, in an UPDATE of the table `control`.
 RENEWED = f"expires = clock_timestamp() + make_interval(secs => {LEASE_SECONDS})"
+
+
+class Lease(NamedTuple):
+    """The lease of a writer.
+
+    Attributes:
+        writer: The process that took it; empty after it has closed the store.
+        expires: When it expires, by the clock of the database.
+        seconds: How long that is from now; 0 if it has expired.
+        timeline: The timeline of the database when it was taken.
+        present_timeline: The present one.
+    """
+
+    writer: str
+    expires: datetime
+    seconds: float
+    timeline: str
+    present_timeline: str
 
 
 class LeaseKeeper:
@@ -69,6 +101,7 @@ class LeaseKeeper:
         try:
             return bool(db.execute(f"UPDATE control SET {RENEWED} WHERE epoch = ?", (self._epoch,)).rowcount)
         except psycopg.errors.LockNotAvailable:  # a long transaction, during which nobody can take the lease
+            db.raw.execute(END_SILENT)
             return True
 
     def _keep_transaction(self) -> None:

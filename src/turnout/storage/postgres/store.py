@@ -16,10 +16,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import psycopg
 from psycopg import sql
@@ -29,8 +27,18 @@ from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
 from turnout.storage.postgres.connection import PostgresConnection, identifier, is_lost, translate_postgres_errors
-from turnout.storage.postgres.lease import IDLE_SECONDS, LEASE_SECONDS, RENEWALS, RENEWED, LeaseKeeper
-from turnout.storage.store import Access, Connection, Store, StoreKind, single_value
+from turnout.storage.postgres.lease import (
+    END_SILENT,
+    IDLE_SECONDS,
+    LEASE,
+    LEASE_SECONDS,
+    RENEWALS,
+    RENEWED,
+    TIMELINE,
+    Lease,
+    LeaseKeeper,
+)
+from turnout.storage.store import Access, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
 #: How long a transaction waits for other processes and for the database, in seconds; a takeover; a vacuum.
@@ -44,8 +52,6 @@ BEGIN = """BEGIN;
 WITH own AS (INSERT INTO sessions VALUES ('{session}', {number}, clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, at = excluded.at)
 UPDATE control SET commits = commits + 1{lease} RETURNING commits"""
-#: The number of the database's history, which changes when a replica takes its place.
-TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?, timeline = {TIMELINE}, {RENEWED}
 WHERE ? OR expires < clock_timestamp() RETURNING epoch"""
 #: Statements that bring a schema of a format to the next one.
@@ -62,10 +68,7 @@ class PostgresStore(Store[PostgresConnection]):
         takeover: Whether to write although the lease of another process has not expired.
         accept_older: Whether a store that has lost commits, as far as this process knows, is used in its older state.
         standby: Whether to wait until the lease of the writer has expired.
-        claim: Called by the only writer in the transaction in which it takes the lease.
     """
-
-    has_fence = True
 
     def __init__(
         self,
@@ -76,10 +79,9 @@ class PostgresStore(Store[PostgresConnection]):
         takeover: bool = False,
         accept_older: bool = False,
         standby: bool = False,
-        claim: Callable[[Connection], None] = lambda _: None,
     ) -> None:
         super().__init__(address, access)
-        self.address, self._kind, self._claim = address, kind, claim
+        self.address, self._kind = address, kind
         self._wait = WAIT_SECONDS
         self._session = secrets.token_hex(8)
         self._number = self._own = 0  # of the newest own transaction, and of the newest that was acknowledged
@@ -176,7 +178,9 @@ class PostgresStore(Store[PostgresConnection]):
         try:
             db, token = self._begin("lock")  # the lost connection may still be committing, and has locked the row then
             try:
-                return self._stored_number(db) == number
+                is_stored = self._stored_number(db) == number
+                db.execute("COMMIT")  # which waits for a synchronous replica, also for the lost commit
+                return is_stored
             finally:
                 if db.owns(token):
                     db.execute("ROLLBACK")
@@ -233,6 +237,8 @@ class PostgresStore(Store[PostgresConnection]):
     def _take_lease(self, *, takeover: bool, standby: bool) -> None:
         """Makes this process the writer, after the lease of one that was killed has expired."""
         self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else LEASE_SECONDS)
+        if not takeover:  # so that it soon sees whether the holder of the lock still does anything
+            self.connection.wait_at_most(LEASE_SECONDS / RENEWALS)
         first, until = None, time.monotonic() + LEASE_SECONDS + IDLE_SECONDS
         while True:
             try:
@@ -268,30 +274,33 @@ class PostgresStore(Store[PostgresConnection]):
                 row = db.execute(TAKE, (str(Writer.current()), takeover)).fetchone()
                 if row is None:
                     raise _HeldError
-                self._claim(db)
                 db.execute(f"DELETE FROM sessions WHERE at < clock_timestamp() - interval '{KEPT_DAYS} days'")
         except _HeldError:
             return False
-        except StoreError as error:  # the holder of the lock is ended after a while, if it hangs
+        except StoreError as error:
             if takeover or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
+            with self.reading() as db:
+                db.execute(END_SILENT)
             return False
         self._epoch = int(row[0])
         return True
 
-    def _read_lease(self) -> _Lease:
-        query = (
-            "SELECT writer, expires, GREATEST(EXTRACT(EPOCH FROM expires - clock_timestamp()), 0)::float, timeline, "
-            f"CASE WHEN pg_is_in_recovery() THEN timeline ELSE {TIMELINE} END FROM control"
-        )
+    def _read_lease(self) -> Lease:
         with self.reading() as db:
-            return _Lease(*db.execute(query).fetchone())
+            return Lease(*db.execute(LEASE).fetchone())
 
     @property
     def writer(self) -> str | None:
         """The process that writes the store now; None if there is none."""
         lease = self._read_lease()
         return lease.writer if lease.seconds else None
+
+    def check_writer(self) -> None:
+        """Raises OtherWriterError if another process has taken the lease."""
+        with self.reading() as db:
+            if self._epoch and int(single_value(db, "SELECT epoch FROM control")) != self._epoch:
+                raise self._replaced(db)
 
     def _replaced(self, db: PostgresConnection) -> OtherWriterError:
         (writer,) = db.execute("SELECT writer FROM control").fetchone()
@@ -376,24 +385,6 @@ class PostgresStore(Store[PostgresConnection]):
                     db.execute("UPDATE control SET expires = 'epoch', writer = '' WHERE epoch = ?", (self._epoch,))
         finally:
             db.close()
-
-
-class _Lease(NamedTuple):
-    """The lease of a writer.
-
-    Attributes:
-        writer: The process that took it; empty after it has closed the store.
-        expires: When it expires, by the clock of the database.
-        seconds: How long that is from now; 0 if it has expired.
-        timeline: The timeline of the database when it was taken.
-        present_timeline: The present one.
-    """
-
-    writer: str
-    expires: datetime
-    seconds: float
-    timeline: str
-    present_timeline: str
 
 
 class _HeldError(Exception):

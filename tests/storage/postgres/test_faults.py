@@ -1,0 +1,105 @@
+"""Two machines and a database: what was acknowledged is neither lost nor doubled, whatever fails, and when."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+pytest.importorskip("psycopg")
+
+from killing import TORTURE
+from postgres import CRASHING, running_cluster, running_replica
+from service.forked import Forker
+from storage.postgres.faulty import (
+    ASYNCHRONOUS,
+    CLOCKS,
+    CUT,
+    DATABASE,
+    KILL,
+    PRIMARY,
+    SILENCE,
+    STANDBY,
+    STOP,
+    USURP,
+    Harness,
+)
+
+#: How many faults of each kind.
+SHORT = dict.fromkeys((CUT, KILL, STANDBY, STOP, SILENCE, USURP, CLOCKS, DATABASE), 1)
+LONG = {CUT: 12 * TORTURE, KILL: 12 * TORTURE, DATABASE: 9 * TORTURE} | dict.fromkeys(
+    (STANDBY, STOP, SILENCE, USURP, CLOCKS), 4 * TORTURE
+)
+SIZES = [
+    pytest.param(SHORT, 3, id="short"),  # the first statements of all calls are the same
+    pytest.param(LONG, 1, id="long", marks=pytest.mark.thorough),
+]
+FAIL_OVERS = [1, pytest.param(2 * TORTURE, marks=pytest.mark.thorough)]
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    with closing(Forker("turnout.live.scheduler", "turnout.storage.postgres.store", "storage.postgres.steered")) as own:
+        yield own
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Returns a folder whose name is short enough for sockets."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize(("faults", "first"), SIZES)
+def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails_at_any_statement(
+    forker: Forker, short_folder: Path, faults: dict[str, int], first: int
+) -> None:
+    with running_cluster(CRASHING) as cluster, closing(Harness(forker, short_folder, cluster, first=first)) as harness:
+        inject(harness, faults)
+
+
+@pytest.mark.parametrize("fail_overs", FAIL_OVERS)
+def test_nothing_is_lost_when_a_synchronous_replica_takes_the_place_of_the_database(
+    forker: Forker, short_folder: Path, fail_overs: int
+) -> None:
+    with (
+        running_replica(synchronous=True) as clusters,
+        closing(Harness(forker, short_folder, *clusters)) as harness,
+    ):
+        inject(harness, {PRIMARY: fail_overs, KILL: fail_overs // 2, CUT: fail_overs // 2})
+
+
+@pytest.mark.parametrize("fail_overs", FAIL_OVERS)
+def test_commits_that_an_asynchronous_replica_does_not_have_are_missed_aloud_and_no_others(
+    forker: Forker, short_folder: Path, fail_overs: int
+) -> None:
+    with (
+        running_replica(synchronous=False) as clusters,
+        closing(Harness(forker, short_folder, *clusters)) as harness,
+    ):
+        for _ in range(fail_overs):
+            harness.lose_commits()
+            harness.check()
+        assert harness.faults == {ASYNCHRONOUS: fail_overs}
+
+
+def inject(harness: Harness, faults: dict[str, int]) -> None:
+    """Injects faults in a random order, which is the same in every run, and checks the fleet from time to time."""
+    kinds, rng = list(Counter(faults).elements()), random.Random(0)
+    rng.shuffle(kinds)
+    for number, kind in enumerate(kinds):
+        while not harness.step(kind):
+            pass
+        harness.step()
+        if number % 20 == 0:
+            harness.check()
+    for _ in range(6):
+        harness.step()
+    harness.check()
+    assert harness.faults == {kind: number for kind, number in faults.items() if number}
+    print(harness.summary())  # shown by pytest -s
