@@ -144,7 +144,9 @@ def test_what_does_not_work_by_address_is_refused_with_a_remedy(folder: Path, mo
             with pytest.raises(RefusedError, match="the role viewer does not allow this"):
                 viewing.start(InProcessGrid(named_nodes(2)), None)  # type: ignore[arg-type]
         monkeypatch.setenv("TURNOUT_TOKEN", tokens["server"])
-        code = block_with("https://turnout.example").replace("https://turnout.example/v1/fleets/phones", address)
+        code = block_with("https://turnout.example", "docs/flower.md").replace(
+            "https://turnout.example/v1/fleets/phones", address
+        )
         names: dict[str, Any] = {"FairSelection": FairSelection, "strategy": open_to_all()}
         exec(code.replace("/srv/", f"{folder}/"), names)
         assert names["fair"].scheduler.settings.deadline == FLEET["deadline"]

@@ -27,9 +27,9 @@ EDGE: dict[str, Any] = {"guaranteed_rate": "1/30"}
 ADDRESS = "https://turnout.example/v1/fleets/phones"
 
 
-def two_jobs(make_job: MakeJob, selection: Any) -> list[list[float]]:
+def two_jobs(make_job: MakeJob, clock: Clock, selection: Any) -> list[list[float]]:
     """Runs a job that is aborted in a round after a client has reported, and one that continues the round."""
-    saved = []
+    saved, clock.now = [], 1000.0
     for rounds in (3, 6):
         failing = in_turn(Work(seconds=2), Work(answer="EXECUTION_EXCEPTION"))
         job = make_job(a=always(seconds=1), b=failing, c=always(seconds=25), d=always(seconds=3))
@@ -42,12 +42,14 @@ def two_jobs(make_job: MakeJob, selection: Any) -> list[list[float]]:
     return saved
 
 
-def test_aborted_jobs_failures_and_late_clients_are_the_same_by_address(make_job: MakeJob, folder: Path) -> None:
+def test_aborted_jobs_failures_and_late_clients_are_the_same_by_address(
+    make_job: MakeJob, clock: Clock, folder: Path
+) -> None:
     reference, path = folder / "reference.turnout", folder / "fleet.turnout"
-    expected = two_jobs(make_job, {"fleet": str(reference), "guarantee": GUARANTEE, "deadline": 10})
+    expected = two_jobs(make_job, clock, {"fleet": str(reference), "guarantee": GUARANTEE, "deadline": 10})
     Scheduler.open(path, settings=GUARANTEE, deadline=10).close()
     with running("serve", path, "--no-tokens") as (_, port, _):
-        assert two_jobs(make_job, {"fleet": f"http://127.0.0.1:{port}/v1/fleets/fleet"}) == expected
+        assert two_jobs(make_job, clock, {"fleet": f"http://127.0.0.1:{port}/v1/fleets/fleet"}) == expected
     assert {turn[3] for turn in turns_in(path)} >= {"arrived", "failed", "late"}
     assert turns_in(path) == turns_in(reference)
     assert packed_from_disk(path) == packed_from_disk(reference)
@@ -100,11 +102,10 @@ def test_a_fleet_of_another_kind_or_with_other_features_is_refused(
                 FleetPlan({"fleet": address, "concurrency": concurrency}, features).open()
 
 
-def test_a_job_uses_a_fleet_in_a_database(make_job: MakeJob, folder: Path, cluster: Cluster) -> None:
+def test_a_job_uses_a_fleet_in_a_database(make_job: MakeJob, clock: Clock, folder: Path, cluster: Cluster) -> None:
     address, reference = cluster.address("nvflare"), folder / "reference.turnout"
     options = {"guarantee": GUARANTEE, "deadline": 10}
-    assert two_jobs(make_job, {"fleet": str(address), **options}) == two_jobs(
-        make_job, {"fleet": str(reference), **options}
-    )
+    in_file = two_jobs(make_job, clock, {"fleet": str(reference), **options})
+    assert two_jobs(make_job, clock, {"fleet": str(address), **options}) == in_file
     with FleetReader(address) as fleet, FleetReader(reference) as expected:
         assert fleet.certificate().to_dict(fleet.clients) == expected.certificate().to_dict(expected.clients)
