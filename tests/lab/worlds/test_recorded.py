@@ -137,6 +137,26 @@ def test_the_recorded_selections_get_the_recorded_times() -> None:
     assert world.recorded_times == world.reported_times == len(COLUMNS.chosen)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_late_client_arrives_later_only_in_the_recorded_context(first: int) -> None:
+    """In round 2, client 0 needs a cold start unless it was selected in round 1, as in the record."""
+    cold, warm, mask = np.array([[1.0, 1.0]]), np.array([[1.0, 0.0]]), np.ones(2, dtype=np.bool_)
+    late = LateArrivals(np.array([2]), np.array([0]), warm, np.array([5.0]), np.array([9.0]))
+    reports = [
+        RoundReport(1, np.array([0]), cold, np.array([4.0]), mask),
+        RoundReport(2, np.array([0]), warm, np.array([5.0]), mask, ["late"]),
+        RoundReport(3, np.array([1]), cold, np.array([3.0]), mask, late_arrivals=late),
+    ]
+    records = [RoundRecord(Selection(report.round, report.clients), report) for report in reports]
+    history = RecordedHistory(RoundColumns.from_records(records, clients=2), cold_start=1, deadline=5.0)
+    world = RecordedWorld(history)
+    _, second, last = (
+        world.play(world.offer(n), Selection(n, np.array([row]))) for n, row in enumerate((first, 0, 1), 1)
+    )
+    assert (second.exchange_times.tolist(), second.with_outcome("late").all()) == ([5.0], True)  # the deadline
+    assert (last.late_arrivals is not None) == (first == 0)
+
+
 def test_complete_offers_are_used_unchanged() -> None:
     offers = np.random.default_rng(0).uniform(0.5, 2.0, (ROUNDS, 40, 3))
     offers[np.repeat(np.arange(ROUNDS), np.diff(COLUMNS.starts)), COLUMNS.chosen] = COLUMNS.contexts
