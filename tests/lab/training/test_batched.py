@@ -304,6 +304,8 @@ def test_snapshots_take_no_space_after_the_runs_have_finished(store: RunStore, p
     assert any(store.snapshot(info.id) is not None for info in store.runs())
     train_plans(FEW, store, workers=1, save_every=NEVER)
     assert unused_pages(path) == 0
+    train_plans([make_plan(seed=5, rounds=3)], store, workers=1, save_every=0)
+    assert unused_pages(path) == 0
     assert all(store.snapshot(info.id) is None for info in store.runs())
     for plan in FEW:
         assert_holds(store, plan)

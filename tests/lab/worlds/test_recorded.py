@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from narrowing import known
 from turnout import make_policy
 from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
@@ -135,6 +136,36 @@ def test_the_recorded_selections_get_the_recorded_times() -> None:
         reports.append(world.play(offer, record.selection))
     assert np.array_equal(np.concatenate([report.exchange_times for report in reports]), COLUMNS.exchange_times)
     assert world.recorded_times == world.reported_times == len(COLUMNS.chosen)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_late_client_arrives_later_only_in_the_recorded_context(first: int) -> None:
+    """In round 2, client 0 needs a cold start unless it was selected in round 1, as in the record."""
+    cold, warm, mask = np.array([[1.0, 1.0]]), np.array([[1.0, 0.0]]), np.ones(2, dtype=np.bool_)
+    late = LateArrivals(np.array([2]), np.array([0]), warm, np.array([5.0]), np.array([9.0]))
+    reports = [
+        RoundReport(1, np.array([0]), cold, np.array([4.0]), mask),
+        RoundReport(2, np.array([0]), warm, np.array([5.0]), mask, ["late"]),
+        RoundReport(3, np.array([1]), cold, np.array([3.0]), mask, late_arrivals=late),
+    ]
+    records = [RoundRecord(Selection(report.round, report.clients), report) for report in reports]
+    history = RecordedHistory(RoundColumns.from_records(records, clients=2), cold_start=1, deadline=5.0)
+    world = RecordedWorld(history)
+    _, second, last = (
+        world.play(world.offer(n), Selection(n, np.array([row]))) for n, row in enumerate((first, 0, 1), 1)
+    )
+    assert second.with_outcome("late").all()
+    assert second.exchange_times.tolist() == [5.0]  # the deadline
+    assert (last.late_arrivals is not None) == (first == 0)
+
+
+def test_only_the_recorded_clients_have_their_recorded_losses() -> None:
+    losses = np.arange(len(COLUMNS.chosen), dtype=float)
+    world = RecordedWorld(RecordedHistory(replace(COLUMNS, losses=losses), cold_start=1))
+    offer, own = world.offer(1), COLUMNS.chosen[: COLUMNS.starts[1]]
+    others = np.setdiff1d(np.flatnonzero(offer.available), own)[:2]
+    report = world.play(offer, Selection(1, np.concatenate([others, own[::-1]])))
+    np.testing.assert_array_equal(known(report.losses), [np.nan, np.nan, *losses[: len(own)][::-1]])
 
 
 def test_complete_offers_are_used_unchanged() -> None:
