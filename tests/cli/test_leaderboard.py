@@ -83,7 +83,7 @@ def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
     phones.write_text("\n".join(["client,start,stop,end", *lines]))
     done = run("traces", "--traces", str(phones), *SMALL)
     assert done.returncode == 0, done.stderr
-    for text in ("recorded clients", "Forecasts of exchange times", "log-time", "availability: recorded"):
+    for text in ("recorded clients", "availability: recorded"):
         assert text in done.stdout
 
 

@@ -288,5 +288,3 @@ def test_the_least_tolerance_grows_with_absences_only_if_these_earn_turns() -> N
     assert least_tolerances([0.1, 0.0], [1.0, 0.0], "always").tolist() == [0.2, 0.0]
     expected = 0.1 * (2 + np.log(0.001) / np.log(0.5))
     assert least_tolerances([0.1], [0.5], "always").tolist() == [pytest.approx(expected)]
-    assert Guarantee(0.1, accrual="always", availability=0.5).least_tolerance(3) == pytest.approx(expected)
-    assert Guarantee([0.1, 0.3], availability=[0.5, 0.1]).least_tolerance(2) == 0.3

@@ -13,7 +13,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, Rate, as_number, exact_rates, require_length
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, MAX_TURNS, Accrual, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
-from turnout.kernel.feasibility import as_probabilities, least_tolerances, require_feasible
+from turnout.kernel.feasibility import as_probabilities, require_feasible
 
 if TYPE_CHECKING:
     from turnout.kernel.pace.bounds import Bound, Circumstances
@@ -133,20 +133,6 @@ class Guarantee:
             counts=self.counts,
             known=known or Circumstances(),
         )
-
-    def least_tolerance(self, clients: int) -> float:
-        """Returns what the tolerance must exceed for every client to be kept within it, given the availability.
-
-        That is the largest rate. With accrual="always" a client also falls behind while it is absent: then it is
-        rate · (2 + longest absence to expect), and with a smaller tolerance the promise will be broken by any policy.
-
-        >>> Guarantee(0.1).least_tolerance(40)
-        0.1
-        >>> round(Guarantee(0.1, accrual="always", availability=0.2).least_tolerance(40), 2)
-        3.3
-        """
-        rates = np.array(self.queues(clients).guaranteed_rates)
-        return float(least_tolerances(rates, self._availability(clients), self.accrual).max(initial=0.0))
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""

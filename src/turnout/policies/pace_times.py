@@ -40,8 +40,12 @@ class PaceTimes(Memory, ABC):
 
     def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
         """Returns a function that returns the usual time of the client in a row."""
-        weighted, weights = self.usual_terms(offer, np.arange(offer.clients))
-        return (weighted / weights).item
+
+        def seconds_of(row: int) -> float:
+            weighted, weights = self.usual_terms(offer, np.array([row]))
+            return float((weighted / weights)[0])
+
+        return seconds_of
 
     def typical_seconds(self, offer: RoundOffer) -> float:
         """Returns the median usual time; of a large fleet, that of some clients."""
@@ -83,10 +87,6 @@ class LearnedTimes(PaceTimes):
         if self._teaches_nothing:
             return np.ones(len(rows)), np.ones(len(rows))
         return self.usual.terms(self.model, self.usual.fleet_mean(), rows)
-
-    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:  # noqa: ARG002
-        """Returns a function that predicts the time of a client in its usual context."""
-        return self.usual.seconds(self.model, self.usual.fleet_mean())
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""

@@ -95,7 +95,7 @@ def test_the_room_at_a_price_is_the_slack_and_the_head_start_of_who_has_it(head_
     pace = make_pace([1, 5, 9], [0, 1, 2])._replace(head_start=head_start)
     rows, usual = np.arange(3), np.array([4.0, 20.0, 7.5])
     prices = pace.prices(rows, usual, 1.0, 1)
-    rooms = [room_at(price, seconds, pace.allowed / 20) for price, seconds in zip(prices, usual, strict=True)]
+    rooms = [room_at(price, seconds, 1.85) for price, seconds in zip(prices, usual, strict=True)]
     assert rooms == pytest.approx(((pace.slack(rows) + head_start) / 20).tolist())
 
 

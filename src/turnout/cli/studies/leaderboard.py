@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,8 +125,6 @@ def leaderboard(
     console = Console()
     known = {contender.label for contender in find_suite(suite).contenders}
     _print_table(result, chosen, {contender.label for contender in chosen.contenders} - known)
-    if "forecasts" in result:
-        _print_forecasts(result["forecasts"])
     notes = _round_notes(result, chosen) if chosen.slots is None else _slot_notes(chosen)
     console.print("\n".join(notes), highlight=False, style="dim")
     if out is not None:
@@ -173,19 +171,6 @@ def _cell(row: dict[str, Any], name: str, digits: int, has_rounds: bool) -> str:
 def _promise(row: dict[str, Any], promised: str) -> str:
     status = f"{row['status']}, {row['tolerance']:g}"
     return f"({status})" if row[promised] is None else status
-
-
-def _print_forecasts(rows: Sequence[dict[str, Any]]) -> None:
-    cells = (
-        (
-            row["forecast"],
-            *(_interval(row, name, 1, 100) for name in ("mean_error", "median_error")),
-            "" if row["better_by"] is None else _interval(row, "better_by", 1, 100),
-        )
-        for row in rows
-    )
-    title = "Forecasts of exchange times: relative error in the second half of the runs of RBCS-F"
-    print_table(("forecast", "mean error, %>", "median error, %>", "improvement, points>"), cells, title=title)
 
 
 def _interval(row: dict[str, Any], name: str, digits: int, scale: float = 1, *, is_share: bool = False) -> str:

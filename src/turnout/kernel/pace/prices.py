@@ -199,9 +199,7 @@ class ClientPrices(NamedTuple):
 
     def behind(self, row: int) -> float:
         """Returns how many turns a client is behind, this round's accrual included."""
-        rates, rounds, turns, units, base = *self.pace[:4], self.pace.base
-        promised = int(at_rows(base, row)) + int(at_rows(rates, row)) * (int(at_rows(rounds, row)) + 1)
-        return float(promised - int(turns[row]) * units) / units
+        return float(self.pace.behind(np.array([row]))[0]) / self.pace.units_per_turn
 
 
 class PacedCohort(NamedTuple):

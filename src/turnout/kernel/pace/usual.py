@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -109,19 +109,6 @@ class UsualContexts(_Sums):
             part = model.coefficients[feature, rows] * (self.sums[feature, rows] + average)
             usual = usual + part if feature else part
         return np.where(usual > 0, usual, 0.0), self.weights(rows)
-
-    def seconds(self, model: ExchangeTimeModel, mean: FloatArray) -> Callable[[int], float]:
-        """Returns a function of a row, which does the same as `terms` for one client, and divides by the weight."""
-        coefficients, sums, averages = model.coefficients, self.sums, mean.tolist()
-
-        def seconds_of(row: int) -> float:
-            usual = 0.0
-            for feature, average in enumerate(averages):
-                part = coefficients.item(feature, row) * (sums.item(feature, row) + average)
-                usual = usual + part if feature else part
-            return (usual if usual > 0 else 0.0) / (sums.item(-1, row) + 1.0)
-
-        return seconds_of
 
 
 class UsualTimes(_Sums):

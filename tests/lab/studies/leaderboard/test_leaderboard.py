@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lab.studies.made_up import reproduce
 from turnout.errors import SettingError, TurnoutError
-from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.lab import RoundColumns, RunStore, play
 from turnout.lab.analysis.metrics import available_rates, jain_index
 from turnout.lab.analysis.statistics import mean_confidence_interval
@@ -24,15 +23,6 @@ from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.leaderboard import leaderboard
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF
-from turnout.lab.studies.leaderboard.forecasts import (
-    PLAIN,
-    TRUTH,
-    VARIANTS,
-    Variant,
-    forecast_table,
-    forecasts,
-    relative_errors,
-)
 from turnout.lab.studies.leaderboard.front import classify, on_front
 from turnout.lab.studies.leaderboard.leaderboard import (
     MIN_PRESENCE,
@@ -321,54 +311,6 @@ def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunMetri
         assert (row["front"] == "front") != dominated
 
 
-# Forecasts
-
-
-@pytest.mark.parametrize("variant", [PLAIN, Variant("forgetting", forgetting=0.9)])
-def test_a_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunMetrics], variant: Variant) -> None:
-    for columns in played["traces"].columns("RBCS-F, weight 0.1"):
-        model = ExchangeTimeModel(columns.clients, forgetting=variant.forgetting)
-        predicted: list[float] = []
-        for record in columns.records():
-            predicted.extend(model.predict(record.report.contexts, record.report.clients))
-            model.learn_from(record.report)
-        np.testing.assert_allclose(forecasts(columns, variant), predicted, rtol=1e-6, atol=1e-8)
-
-
-def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunMetrics]) -> None:
-    (columns, _) = played["traces"].columns("RBCS-F, weight 0.1")
-    last = columns.starts[-2]
-    other = columns.exchange_times.copy()
-    other[last:] *= 10
-    changed = replace(columns, exchange_times=other)
-    for variant in VARIANTS:
-        np.testing.assert_array_equal(forecasts(columns, variant), forecasts(changed, variant))
-
-
-def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunMetrics]) -> None:
-    (columns, _) = played["traces"].columns("random")
-    errors = relative_errors(columns, 2 * columns.exchange_times)
-    expected = 0
-    for index, record in enumerate(columns.records()):
-        if 2 * index >= len(columns):
-            expected += int((~record.report.with_outcome("failed")).sum())
-    assert len(errors) == expected
-    np.testing.assert_allclose(errors, 1.0)
-
-
-def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[str, RunMetrics]) -> None:
-    rows = {row["forecast"]: row for row in rows_of(played["traces"].findings.tables["forecasts"])}
-    assert list(rows) == [*(variant.label for variant in VARIANTS), TRUTH]
-    assert rows[PLAIN.label]["better_by"] == 0.0
-    assert rows[TRUTH]["better_by"] is None
-    assert rows[TRUTH]["mean_error"] < rows[PLAIN.label]["mean_error"]
-    runs = played["traces"].columns("RBCS-F, weight 0.1")
-    mean = np.mean([relative_errors(columns, forecasts(columns, PLAIN)).mean() for columns in runs])
-    assert rows[PLAIN.label]["mean_error"] == pytest.approx(mean, abs=1e-5)
-    assert forecast_table(runs, played["traces"].columns("fair oracle, weight 0.1")).keys() >= {"median_error"}
-    assert "forecasts" not in played["numerical"].findings.tables
-
-
 # Playing and writing
 
 
@@ -392,7 +334,6 @@ def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str
     data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds)
     written = {path.name for path in write_leaderboard(suite.board, findings, data, tmp_path)}
     assert {"leaderboard.csv", "leaderboard.json", "leaderboard.svg", "front.svg"} <= written
-    assert ("forecasts.csv" in written) == (name == "traces")
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == data
     assert data["left_out"] == dict(SUITES[name].left_out)
     assert data["front"] == ["minutes_to_target" if name == "training" else "mean_round", "shortfall"]

@@ -43,7 +43,7 @@ WITHOUT_TABLE = {"leaderboard/numerical-3000", "leaderboard/traces", "async/digi
 
 
 def stored_rows(folder: str) -> dict[str, dict[str, str]]:
-    (table,) = (path for path in (RESULTS / folder).glob("*.csv") if path.stem != "forecasts")
+    (table,) = (RESULTS / folder).glob("*.csv")
     with table.open() as file:
         return {row["contender"]: row for row in csv.DictReader(file)}
 

@@ -25,10 +25,8 @@ from turnout.lab.drawing import style as drawing
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.leaderboard.contenders import Contender
 from turnout.lab.studies.leaderboard.drawing import draw_board
-from turnout.lab.studies.leaderboard.forecasts import forecast_table
 from turnout.lab.studies.leaderboard.front import Position, classify
 from turnout.lab.studies.leaderboard.suites import Suite
-from turnout.lab.studies.paper.comparison import weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH
 from turnout.lab.tables import Table, as_columns, as_csv, write_text
@@ -36,7 +34,6 @@ from turnout.lab.tables import Table, as_columns, as_csv, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORECASTS = "forecasts"
 #: Clients that were available in a smaller share of the rounds are excluded from the least share: a few rounds give no
 #: meaningful share.
 MIN_PRESENCE = 0.05
@@ -69,7 +66,7 @@ class Leaderboard(Experiment):
         return self.suite.plans(seeds, rounds)
 
     def findings(self, runs: Runs) -> Findings:
-        """Computes one row per contender, the best first; on traces with rounds also the errors of time forecasts."""
+        """Computes one row per contender, the best first."""
         suite = self.suite
         measured = {
             contender.label: measure_each(runs.of(contender.label), partial(_measure_run, suite, contender))
@@ -90,11 +87,7 @@ class Leaderboard(Experiment):
             rows.sort(key=lambda row: (row.get("never", 0) > 0, row[suite.measure]))
         else:
             rows.sort(key=lambda row: -row[suite.measure])
-        tables: dict[str, Table] = {self.table: as_columns(rows)}
-        if suite.world == "traces" and suite.slots is None:
-            learned, oracle = self._forecast_labels()
-            tables[FORECASTS] = forecast_table(runs.of(learned), runs.of(oracle))
-        return Findings([], tables)
+        return Findings([], {self.table: as_columns(rows)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws speed against the largest shortfall at any time."""
@@ -138,11 +131,6 @@ class Leaderboard(Experiment):
             if measure.startswith("shortfall"):
                 row[f"worst_{measure}"] = round(float(measured[measure].max()), 6)
         return {**row, **promise, "tolerance": contender.tolerance, "status": STATUSES[int(measured["level"].max())]}
-
-    def _forecast_labels(self) -> tuple[str, str]:
-        """Returns the contender whose runs the forecasts replay, and the one that knows the expected times."""
-        oracle = next(contender for contender in self.suite.contenders if contender.policy == "fair-oracle")
-        return weight_label(oracle.settings["speed_weight"]), oracle.label
 
 
 def add_accuracies(runs: Runs, measured: Mapping[str, dict[str, FloatArray]], reference: str) -> float:
@@ -208,8 +196,6 @@ def as_json(board: Leaderboard, findings: Findings, *, seeds: int, rounds: int) 
             "baseline": suite.reference,
         }
     data["policies"] = rows_of(findings.tables[board.table])
-    if FORECASTS in findings.tables:
-        data["forecasts"] = rows_of(findings.tables[FORECASTS])
     return data
 
 
