@@ -167,10 +167,12 @@ def _play(scheduler: Scheduler) -> None:
 def _take(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
     turn_to(page, name, **settings)
     page.screenshot(path, whole=True)
-    # Pages have few colours: a palette makes the files three times as small.
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    # Pages have few colours: a palette of the most frequent ones makes the files three times as small.
+    with Image.open(path) as opened:
+        picture, palette = opened.convert("RGB"), Image.new("P", (1, 1))
+    counted: list[Any] = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)[:256]
+    palette.putpalette([part for _, colour in counted for part in colour])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
