@@ -26,7 +26,7 @@ from turnout.live import FleetReader, Scheduler
 pytestmark = pytest.mark.files
 #: Only a fleet in this process tells it.
 LOCAL = "turnout-fewest-turns"
-CRASHING: dict[str, Any] = {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2}, "deadline": 10.0}
+CRASHING: dict[str, Any] = {"settings": {"cohort_size": 3, "guaranteed_rate": 0.3}, "deadline": 10.0}
 
 
 def address_of(service: Service, fleet: str = "fleet") -> str:
@@ -52,12 +52,12 @@ def assert_same_fleet(path: Path, reference: Path) -> None:
 
 
 class Crash(Spy):
-    """Interrupts the first server in its second aggregation."""
+    """Interrupts the first server in its seventh aggregation."""
 
     has_crashed: ClassVar[bool] = False
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        if server_round == 2 and not Crash.has_crashed:
+        if server_round == 7 and not Crash.has_crashed:
             Crash.has_crashed = True
             raise Killed
         return super().aggregate_train(server_round, replies)
@@ -65,14 +65,14 @@ class Crash(Spy):
 
 def crash_and_resume(fleet: Any, **settings: Any) -> tuple[Any, Any]:
     """Trains with clients that fail or are late, on a server that is interrupted in a round and started again."""
-    grid, again = (InProcessGrid(named_nodes(6, [1.0, 2.0, 3.0, 4.0, 25.0, 1.5])) for _ in range(2))
+    grid, again = (InProcessGrid(named_nodes(9, [1.0, 2.0, 3.0, 4.0, 25.0, 1.5, 2.5, 3.5, 1.25])) for _ in range(2))
     for each in (grid, again):
         each.client("c1").trouble = "raises"
         each.client("c3").trouble = "silent"
     Crash.has_crashed = False
     with pytest.raises(Killed):
-        train(fleet, grid, Crash(), rounds=8, **settings)
-    result = train(fleet, again, Crash(), rounds=8, **settings)
+        train(fleet, grid, Crash(), rounds=14, **settings)
+    result = train(fleet, again, Crash(), rounds=14, **settings)
     return (grid.asked("train"), again.asked("train")), plain(result)
 
 
@@ -171,7 +171,7 @@ def test_a_fleet_in_a_database_trains_and_resumes(folder: Path, cluster: Cluster
         with pytest.raises(SettingError, match=r"postgresql://.* has no file next to which"):
             FairSelection(open_to_all(), scheduler)
         asked, _ = crash_and_resume(scheduler, save=str(folder / "job"))
-        assert scheduler.round == 8
+        assert scheduler.round == 14
     with Scheduler.open(folder / "fleet.turnout", **CRASHING) as scheduler:
         assert crash_and_resume(scheduler)[0] == asked
     assert clock.now > 1000
