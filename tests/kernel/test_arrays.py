@@ -13,13 +13,12 @@ from turnout.kernel.arrays import (
     IntArray,
     as_floats,
     as_rows,
-    count_flags,
     lending_arrays,
     load_array,
     save_array,
     sparse_zeros,
 )
-from turnout.kernel.backend import using_kernel
+from turnout.kernel.backend import count_flags, using_kernel
 
 ROWS = np.arange(1, 101, dtype=np.int64)
 SHUFFLED = np.random.default_rng(0).permutation(ROWS)

@@ -218,10 +218,9 @@ def saved_value(state: Mapping[str, Any], key: str) -> Any:
 
 @contextmanager
 def lending_arrays() -> Iterator[None]:
-    """Opens a block in which states share their arrays with what they are states of, instead of copying them.
+    """Opens a block in which states share their arrays with their owners: those of a large fleet take long to copy.
 
-    For callers that read a state before anything changes, or own the one that they restore: the arrays of a large fleet
-    take long to copy.
+    For callers that read a state before anything changes, or own the one that they restore.
     """
     token = _LENDS.set(True)
     try:
@@ -311,15 +310,6 @@ def sparse_zeros(rows: int, columns: int) -> FloatArray:
     if size < SPARSE_FROM:
         return np.zeros((rows, columns), order="F")
     return np.ndarray((rows, columns), dtype=np.float64, buffer=mmap.mmap(-1, size), order="F")
-
-
-def count_flags(counts: IntArray, flags: BoolArray) -> None:
-    """Adds 1 to each count whose flag is set, in place."""
-    compiled = compiled_kernel()
-    if compiled is None or not (counts.flags.c_contiguous and flags.flags.c_contiguous):
-        counts += flags
-    else:
-        compiled.count_flags(counts, flags.view(np.uint8))
 
 
 def exact_rate(rate: Rate) -> Fraction:

@@ -9,9 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from turnout.errors import KernelError
 from turnout.log import get_log
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _LOG = get_log(__name__)
 _requested: str | None = None
@@ -113,3 +118,12 @@ def _import_compiled() -> ModuleType | ImportError:
     except ImportError as broken:  # it was built, for instance for another system
         _LOG.warning("The NumPy kernel is in use, because the compiled kernel cannot be loaded: %s", broken)
         return broken
+
+
+def count_flags(counts: npt.NDArray[np.int64], flags: npt.NDArray[np.bool_]) -> None:
+    """Adds 1 to each count whose flag is set, in place."""
+    compiled = compiled_kernel()
+    if compiled is None or not (counts.flags.c_contiguous and flags.flags.c_contiguous):
+        counts += flags
+    else:
+        compiled.count_flags(counts, flags.view("u1"))

@@ -21,7 +21,6 @@ from turnout.kernel.arrays import (
     as_mask,
     as_rows,
     at_rows,
-    count_flags,
     exact_rate,
     exact_rates,
     read_only,
@@ -29,6 +28,7 @@ from turnout.kernel.arrays import (
     save_array,
     saved_value,
 )
+from turnout.kernel.backend import count_flags
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accounts, Accrual, Certificate, OwedTurns, Tolerance
 
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from turnout.errors import ReportError, StateError, StoreError
-from turnout.kernel.arrays import BoolArray, FloatArray, count_flags, save_array, saved_value
+from turnout.kernel.arrays import BoolArray, FloatArray, save_array, saved_value
+from turnout.kernel.backend import count_flags
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
