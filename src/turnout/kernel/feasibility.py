@@ -12,7 +12,6 @@ import numpy.typing as npt
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
 from turnout.kernel.certificate import Accrual, Tolerance
-from turnout.kernel.pace.bounds import proved_bound
 from turnout.kernel.pace.presence import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
@@ -254,6 +253,8 @@ def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int,
     rate = _round_down(float(proved_rate))
     if tolerance <= proved_rate:
         return f". The tolerance must exceed the rate: with a guaranteed_rate of {rate} it must be above {rate}"
+    from turnout.kernel.pace.bounds import proved_bound  # which a scheduler does not need
+
     bound = proved_bound(proved_rate, clients, cohort_size, tolerance=tolerance).turns
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "

@@ -84,12 +84,9 @@ def as_location(location: str | Path | DatabaseAddress) -> Path | DatabaseAddres
     """Returns where a fleet is: a file, or a schema of a database if the text is such an address."""
     if isinstance(location, str) and (scheme := SCHEME.match(location)):
         if scheme[1] not in SCHEMES:
-            raise SettingError(f"{scheme[0]} is no address of a fleet: name a file, or postgresql://host/db?fleet=name")
+            kind = "the address of a service" if scheme[1] in ("http", "https") else "no address of a fleet"
+            raise SettingError(f"{scheme[0]}… is {kind}: name a file, or postgresql://host/db?fleet=name")
         return DatabaseAddress.parse(location)
-    if isinstance(location, str) and location.startswith(("http://", "https://")):
-        raise SettingError(
-            f"{location} is the address of a service: pass the file of a fleet, or its address in a database"
-        )
     return location if isinstance(location, DatabaseAddress) else Path(location)
 
 

@@ -160,7 +160,7 @@ def test_what_does_not_work_by_address_is_refused_with_a_remedy(folder: Path, mo
     ):
         FairSelection(open_to_all(), "/srv/fleet.turnout")
     for open_ in (Scheduler.open, FleetReader):
-        with pytest.raises(SettingError, match="is the address of a service: pass the file of a fleet"):
+        with pytest.raises(SettingError, match="is the address of a service: name a file"):
             open_("https://turnout.example/v1/fleets/phones")
 
 
