@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,14 +18,16 @@ from zlib import crc32
 import pytest
 
 from cli.processes import running, send
+from killing import TORTURE
 from postgres import Cluster, running_cluster
 from prometheus_text import parse_metrics
 from requesting import Reply
 from service.served import ROUNDS, Service, make_fleet, served
 from service.test_calls import Gate
 from turnout.client import FleetClient, UnavailableError
-from turnout.errors import SettingError
-from turnout.live import FleetReader, Scheduler
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.errors import SettingError, StoreError
+from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
 from turnout.service import calls as calls_module
 from turnout.service.access import tokens as tokens_module
@@ -242,6 +246,55 @@ def test_a_fleet_whose_database_is_not_available_recovers_by_itself_and_others_g
             cluster.start()
             wait_until(lambda: service.send("GET", "/readyz", role=None).data == {"status": "ready"}, "it recovered")
             assert service.ok("/clients", {"clients": ["new"]}) == {"new": 1}
+
+
+def _open_file(address: DatabaseAddress) -> FleetFile:
+    file = FleetFile(address)
+    if not file.open():
+        file.close()
+        raise file.refusal or AssertionError
+    return file
+
+
+def _open_source(address: DatabaseAddress) -> FleetSource:
+    return FleetSource(FleetReader(address))
+
+
+@pytest.mark.parametrize("open_", [_open_file, _open_source, Reporter])
+def test_what_fails_at_any_statement_while_it_is_opened_leaves_no_connection_and_no_lease(
+    address: DatabaseAddress, monkeypatch: pytest.MonkeyPatch, open_: Callable[[DatabaseAddress], Any]
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    make_fleet(address, ROUNDS)
+    made: list[Any] = []
+    left = math.inf  # statements until one fails
+
+    class Connection(psycopg.Connection):  # type: ignore[misc, name-defined]
+        def execute(self, *arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise psycopg.errors.InsufficientPrivilege("this statement fails")
+            return super().execute(*arguments, **options)
+
+    def connect(*arguments: Any, **options: Any) -> Any:
+        made.append(Connection.connect(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    for number in count(1) if TORTURE > 1 else count(3, 3):
+        left = number
+        try:
+            with closing(open_(address)):
+                has_failed, left = left <= 0, math.inf
+        except StoreError as error:
+            if "this statement fails" not in str(error):
+                raise
+            has_failed = True
+        assert all(connection.closed for connection in made), f"statement {number} has failed"
+        if not has_failed:
+            break
+    assert number > 10
 
 
 def clients_of(ports: list[int], name: str, **options: Any) -> FleetClient:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout.closing import close_on_error
 from turnout.errors import SettingError
 from turnout.live.features import Features
 from turnout.live.following import Follower, ReplayStart, find_start
@@ -69,12 +70,9 @@ class FleetReader(FleetQueries):
 
     def __init__(self, path: str | Path | DatabaseAddress, *, accept_older: bool = False) -> None:
         self._journal = Journal(as_location(path), read_only=True, accept_older=accept_older)
-        try:
+        with close_on_error(self):
             self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
-        except BaseException:
-            self._journal.close()
-            raise
 
     def stored_settings(self, event: int | None = None) -> dict[str, Any]:
         """Returns the settings of the fleet and its features after an event, as they are stored.

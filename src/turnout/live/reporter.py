@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.closing import Closable
+from turnout.closing import Closable, close_on_error
 from turnout.errors import ReportedBeforeError, ReportError, UnknownTurnError, suggestion
 from turnout.kernel.arrays import as_number
 from turnout.live.clock import now
@@ -207,7 +207,8 @@ class Reporter(Closable):
     def __init__(self, path: str | Path | DatabaseAddress) -> None:
         self._mutex = threading.Lock()
         self._journal = Journal(as_location(path), reporting=True)
-        self._late_window = late_turns(self._journal.settings.get("concurrency"))
+        with close_on_error(self):
+            self._late_window = late_turns(self._journal.settings.get("concurrency"))
 
     @property
     def path(self) -> Path:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
+from turnout.closing import close_on_error
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Features, Status, Statuses
@@ -91,13 +92,10 @@ class Scheduler(FleetQueries):
             raise SettingError(f"amended must be 'refuse' or 'keep', got {amended!r}")
         keep, modes = amended == "keep", {"takeover": takeover, "accept_older": accept_older, "standby": standby}
         session = open_session(as_location(path), features, options, keep_amended=keep, **modes)
-        try:
+        with close_on_error(session):
             opened = cls(session)
             session.track(tracker)
             return opened
-        except BaseException:
-            session.close()
-            raise
 
     @property
     def path(self) -> Path:

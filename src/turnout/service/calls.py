@@ -135,7 +135,7 @@ class FleetCalls:
             return STOPPING
         if not self.file.is_open:
             return STANDBY if self.file.is_standby else UNOPENED
-        return None if self.last_error is None else UNSTORED
+        return self.file.problem if self.last_error is None else UNSTORED
 
     async def probe(self) -> str | None:
         """Tries whether changes can be stored now; returns why not, and None if they can.

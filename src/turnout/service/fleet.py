@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from turnout.closing import close_on_error
 from turnout.errors import OtherWriterError, SettingError, StoreError, TurnoutError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StaleError, journal_of, session_of
@@ -73,6 +74,11 @@ class FleetFile:
         return isinstance(self.refusal, OtherWriterError)
 
     @property
+    def problem(self) -> str | None:
+        """Why the tokens cannot be read now, so that all calls are refused, for callers; None if they can."""
+        return None if self.tokens is None or self.tokens.problem is None else UNREADABLE
+
+    @property
     def is_replaced(self) -> bool:
         """Whether another process has taken over the fleet, which is open."""
         return isinstance(self.location, DatabaseAddress) and not session_of(self.scheduler).journal.file.is_in_place
@@ -113,12 +119,13 @@ class FleetFile:
             self.tokens = _open_tokens(self.location)
         try:
             scheduler = Scheduler.open(self.location)
+            with close_on_error(scheduler):
+                session_of(scheduler).journal.file.wait_at_most(FILE_SECONDS)
         except OtherWriterError:
             raise  # a standby needs the tokens: only those who have one are told what it waits for
         except BaseException:
             self._close_tokens()
             raise
-        session_of(scheduler).journal.file.wait_at_most(FILE_SECONDS)
         self._scheduler = scheduler
 
     def stand_by(self, error: OtherWriterError) -> None:
@@ -138,7 +145,8 @@ class FleetFile:
         if is_file and not session_of(self.scheduler).journal.file.is_in_place:
             raise StoreError(f"{self.location} is not the file that is served: put that back, or restart the service")
         reader = FleetReader(self.scheduler.path if is_file else self.location)
-        journal_of(reader).file.wait_at_most(FILE_SECONDS)
+        with close_on_error(reader):
+            journal_of(reader).file.wait_at_most(FILE_SECONDS)
         return reader
 
     async def read(

@@ -10,6 +10,8 @@ from zlib import crc32
 
 import pytest
 
+pytest.importorskip("psycopg")
+
 from postgres import Cluster
 from turnout.errors import OtherWriterError, StoreError
 from turnout.live import FleetReader, Scheduler

@@ -775,8 +775,11 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
     (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "state"]
     assert finding.ok is False
     assert "the settings are not those of the last amendment" in finding.message
-    with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
-        open_it(scheduler.path).status()
+    with (
+        pytest.raises(StoreError, match="the settings are not those of the last amendment"),
+        open_it(scheduler.path) as opened,
+    ):
+        opened.status()
     with tables(scheduler.path) as db:
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(text, "settings"), (settings_digest(text), "seal")])
     with open_it(scheduler.path) as again:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.closing import close_on_error
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source, align_reasons
 from turnout.dashboard.sources.columns import Decision, Outcomes
@@ -64,14 +65,11 @@ class FleetSource(Source):
         self._reader, location = reader, reader.location
         #: What an adapter has recorded beside the file of the fleet.
         self._training = TrainingLog(location) if isinstance(location, Path) else None
-        try:
+        with close_on_error(reader):
             self._follower = reader.follow()
-        except BaseException:
-            reader.close()
-            raise
-        super().__init__(self._make_ledger(), name=location.name, policy=str(reader.settings.policy))
-        self._add_dropped_rounds()
-        self._events = self._reader.last_event
+            super().__init__(self._make_ledger(), name=location.name, policy=str(reader.settings.policy))
+            self._add_dropped_rounds()
+            self._events = reader.last_event
         self._amendments: list[Amendment] = []
         self._changes: deque[dict[str, Any]] = deque(maxlen=KEPT_CHANGES)  # of the clients and the settings
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
@@ -84,12 +85,9 @@ class Journal:
             thoroughly=schedules,
             standby=standby,
         )
-        try:
+        with close_on_error(self):
             while schedules and self.redact():
                 pass
-        except BaseException:
-            self.close()
-            raise
 
     @classmethod
     def make(cls, location: Location, settings: Mapping[str, Any]) -> None:

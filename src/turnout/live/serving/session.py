@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from turnout.closing import close_on_error
 from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError, StoreError
 from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
@@ -371,16 +372,13 @@ def open_session(
     if not store_exists(path):
         _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
     journal = Journal(path, **modes)
-    try:
+    with close_on_error(journal):
         stored = journal.settings
         settings = SchedulerSettings.from_dict(stored)
         rounds = rounds_of_amendments(amendments(journal))
         settings.check_same(options, path, rounds, keep_amended=keep_amended)
         resolved = resolve_features(stored["features"], features, path, rounds.get("features"))
         return FleetSession(journal, settings, resolved)
-    except BaseException:
-        journal.close()
-        raise
 
 
 def _create(path: Location, settings: SchedulerSettings, features: Features) -> None:

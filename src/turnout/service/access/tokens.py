@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from turnout.closing import Closable
+from turnout.closing import Closable, close_on_error
 from turnout.errors import SettingError, StoreError, suggestion
 from turnout.live._internals import (
     FLEET,
@@ -115,14 +115,11 @@ class FleetTokens(Closable):
         self._known: dict[bytes, Token] = {}
         self._changes = self._version = -1
         self._is_checked = False
-        try:
+        with close_on_error(self):
             if read_only:  # the requests of all fleets wait meanwhile
                 self._file.wait_at_most(WAIT_SECONDS)
                 self._require()
                 self._watch = _Watch(fleet) if isinstance(fleet, DatabaseAddress) else None
-        except BaseException:
-            self.close()
-            raise
 
     def create(
         self,
@@ -196,6 +193,11 @@ class FleetTokens(Closable):
         token = self._known.get(digest) or self._read(text, digest)
         return token if token is not None and token.is_valid() else None
 
+    @property
+    def problem(self) -> StoreError | None:
+        """Why the tokens cannot be read now, as far as it is known."""
+        return None if self._watch is None else self._watch.problem
+
     def _read(self, text: str, digest: bytes) -> Token | None:
         """Returns the token with this text from the file."""
         prefix, _, rest = text[:MAX_TOKEN].partition("_")
@@ -263,8 +265,9 @@ class _Watch:
     def __init__(self, fleet: DatabaseAddress) -> None:
         self.problem: StoreError | None = None  # why the database cannot be read now
         self._store, self._version = open_store(fleet, FLEET, "read"), 0
-        self._store.wait_at_most(WAIT_SECONDS)
-        self._read()
+        with close_on_error(self._store):
+            self._store.wait_at_most(WAIT_SECONDS)
+            self._read()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="turnout-tokens", daemon=True)
         self._thread.start()

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge
 from turnout.storage.files.holders import writing_processes
@@ -134,15 +135,12 @@ def connect(path: Path, kind: StoreKind = RUNS, mode: Literal["check", "read", "
         connection = _connect(path, mode="rw")
     else:
         connection = connect_to_check(path) if mode == "check" else connect_to_read(path)
-    try:
+    with close_on_error(connection):
         _check_kind(connection, path, kind)
         if mode == "write":
             _sync_every_commit(connection)
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA secure_delete = FAST")  # deleted data is zeroed where that costs nothing
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path
@@ -67,12 +68,8 @@ class StoreFile(Store[StoreConnection]):
         self._lock: WriterLock | None = None
         self._identity: FileIdentity | None = None  # of a file that is written
         self._is_marked = self._clears_mark = False
-        try:
-            with self.translating():
-                self._open(takeover, accept_older, thoroughly)
-        except BaseException:
-            self.close()
-            raise
+        with close_on_error(self), self.translating():
+            self._open(takeover, accept_older, thoroughly)
 
     @property
     def connection(self) -> StoreConnection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from turnout.closing import close_on_error
 from turnout.errors import InterruptedCallError, SettingError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.store import Rows
@@ -57,13 +58,20 @@ class PostgresConnection:
         seconds: How long a statement waits for locks of other transactions.
         idle_seconds: After how long PostgreSQL ends a transaction in which nothing happens, and so releases its locks;
             None for never.
+        settings: Further settings of the session.
         options: Further parameters of the connection.
     """
 
     dialect = Postgres()
 
     def __init__(
-        self, address: DatabaseAddress, *, seconds: float, idle_seconds: float | None = None, **options: Any
+        self,
+        address: DatabaseAddress,
+        *,
+        seconds: float,
+        idle_seconds: float | None = None,
+        settings: Mapping[str, str] = {},
+        **options: Any,
     ) -> None:
         self.location = address
         self.total_changes = 0
@@ -76,17 +84,14 @@ class PostgresConnection:
             raise SettingError(f"{address} is no address of a database: {problem}") from None
         parameters = {name: value for name, value in {**PARAMETERS, **options}.items() if name not in given}
         self.raw = psycopg.connect(address.conninfo, autocommit=True, **parameters)
-        try:
-            settings = {
-                "search_path": f'"{address.schema}"',
-                "lock_timeout": f"{seconds * 1000:.0f}",
-                "idle_in_transaction_session_timeout": f"{(idle_seconds or 0) * 1000:.0f}",
-            }
-            for name, value in settings.items():
-                self.raw.execute("SELECT set_config(%s, %s, false)", (name, value))
-        except BaseException:
-            self.raw.close()
-            raise
+        own = {
+            "search_path": f'"{address.schema}"',
+            "lock_timeout": f"{seconds * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{(idle_seconds or 0) * 1000:.0f}",
+        }
+        with close_on_error(self):
+            for setting in (*own.items(), *settings.items()):
+                self.raw.execute("SELECT set_config(%s, %s, false)", setting)
 
     @property
     def in_transaction(self) -> bool:

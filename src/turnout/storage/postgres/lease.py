@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -26,6 +26,12 @@ LEASE = (
 #: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
 #: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
 LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+#: The connection over which it is renewed; a renewal that is lost in a crash is repeated, or the lease is taken.
+CONNECTION: dict[str, Any] = {
+    "seconds": LEASE_SECONDS / RENEWALS,
+    "settings": {"synchronous_commit": "off"},
+    "target_session_attrs": "read-write",
+}
 #: Ends a process of the database that has locked the row of `control` and waits for its client for longer than that,
 #: in the middle of a pipeline of statements: it does not count as idle.
 END_SILENT = f"""SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -80,7 +86,7 @@ class LeaseKeeper:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                with closing(self._connect()) as db:
+                with closing(PostgresConnection(self._address, **CONNECTION)) as db:
                     while self._renew(db):
                         self._keep_transaction()
                         if self._stopped.wait(LEASE_SECONDS / RENEWALS):
@@ -91,11 +97,6 @@ class LeaseKeeper:
             except (psycopg.Error, StoreError) as error:
                 log.debug("the lease of %s could not be renewed: %s", self._address, error)
                 self._stopped.wait(LEASE_SECONDS / RENEWALS)
-
-    def _connect(self) -> PostgresConnection:
-        db = PostgresConnection(self._address, seconds=LEASE_SECONDS / RENEWALS, target_session_attrs="read-write")
-        db.raw.execute("SET synchronous_commit = off")  # a lease that is lost in a crash is renewed or taken
-        return db
 
     def _renew(self, db: PostgresConnection) -> bool:
         try:

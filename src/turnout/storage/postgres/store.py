@@ -17,11 +17,12 @@ import os
 import secrets
 import time
 from contextlib import AbstractContextManager, suppress
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 from psycopg import sql
 
+from turnout.closing import close_on_error
 from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
@@ -89,15 +90,11 @@ class PostgresStore(Store[PostgresConnection]):
         self._began = 0.0  # when that one began
         self._accepts_older, self._epoch = accept_older, 0
         self._keeper: LeaseKeeper | None = None
-        try:
-            with self.translating():
-                self._connection = self._connect()
-                if access == "write":
-                    self._take_lease(takeover=takeover, standby=standby)
-                self._check_format(self.connection)
-        except BaseException:
-            self.close()
-            raise
+        with close_on_error(self), self.translating():
+            self._connection = self._connect()
+            if access == "write":
+                self._take_lease(takeover=takeover, standby=standby)
+            self._check_format(self.connection)
 
     def translating(self) -> AbstractContextManager[None]:
         """Opens a block in which errors of PostgreSQL become StoreErrors that state what to do."""
@@ -106,15 +103,12 @@ class PostgresStore(Store[PostgresConnection]):
     # Connections
 
     def _connect(self) -> PostgresConnection:
-        writes = self.access != "read"
-        options, idle = ({"target_session_attrs": "read-write"}, IDLE_SECONDS) if writes else ({}, None)
-        db = PostgresConnection(self.address, seconds=self._wait, idle_seconds=idle, **options)
-        try:
-            if self._seen:
+        writing = {"target_session_attrs": "read-write", "idle_seconds": IDLE_SECONDS}
+        options: dict[str, Any] = {} if self.access == "read" else writing
+        db = PostgresConnection(self.address, seconds=self._wait, **options)
+        if self._seen:
+            with close_on_error(db):
                 self._check_commits(int(single_value(db, "SELECT commits FROM control")), self._stored_number(db))
-        except BaseException:
-            db.close()
-            raise
         return db
 
     def _usable_connection(self) -> PostgresConnection:

@@ -152,5 +152,6 @@ def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> Non
 
 def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) -> None:
     alter(path, "UPDATE turns SET seconds = 99 WHERE round = 100")
-    with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
-        Scheduler.open(path).history(round=100)
+    match = "in decision 100 does not match its checksum"
+    with pytest.raises(StoreError, match=match), Scheduler.open(path) as scheduler:
+        scheduler.history(round=100)
