@@ -149,3 +149,21 @@ def test_clients_that_are_sorted_by_class_hold_the_same_items_in_another_order()
     assert (np.diff(ordered.counts.argmax(axis=1)) >= 0).all()
     assert (ordered.counts == count_classes(ordered)).all()
     assert sorted(ordered.items.tolist()) == sorted(split.items.tolist())
+
+
+@given(
+    kinds=st.lists(st.sampled_from(range(5)), min_size=2, max_size=30),
+    count=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+def test_clients_are_in_one_cluster_if_they_hold_similar_classes(kinds: list[int], count: int, seed: int) -> None:
+    noise = np.random.default_rng(seed).integers(0, 3, (len(kinds), 5))
+    split = Partition(np.zeros((len(kinds), 1), dtype=np.int64), 100 * np.eye(5, dtype=np.int64)[kinds] + noise)
+    clusters = split.clusters(count)
+    assert (clusters == split.clusters(count)).all()
+    pairs = {*zip(kinds, clusters.tolist(), strict=True)}
+    if count == len({*kinds}):
+        assert len(pairs) == len({cluster for _, cluster in pairs}) == count
+    assert 0 <= clusters.min() <= clusters.max() < count
+    same = Partition(split.items, np.full((len(kinds), 5), 7))
+    assert (same.clusters(count) == 0).all()

@@ -12,6 +12,9 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.kernel.randomness import MIN_CONCENTRATION, dirichlet_logs, round_rng, softmax
 
+#: Steps of k-means, which ends earlier if no client changes its cluster.
+MAX_STEPS = 100
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
@@ -40,6 +43,25 @@ class Partition:
         order = np.argsort(self.counts.argmax(axis=1), kind="stable")
         return Partition(self.items[order], self.counts[order])
 
+    def clusters(self, count: int) -> IntArray:
+        """Returns the cluster of each client, by k-means of the clients' class proportions.
+
+        Deterministic: the first centre is client 0, each other one the client that is the furthest from all before it.
+        Clusters are empty if there are fewer different proportions.
+        """
+        shares = self.counts / self.counts.sum(axis=1, keepdims=True)
+        centres = shares[:1]
+        while len(centres) < count:
+            centres = np.vstack([centres, shares[_distances(shares, centres).min(axis=1).argmax()]])
+        nearest: IntArray = _distances(shares, centres).argmin(axis=1)
+        for _ in range(MAX_STEPS):
+            for cluster in np.unique(nearest):
+                centres[cluster] = shares[nearest == cluster].mean(axis=0)
+            before, nearest = nearest, _distances(shares, centres).argmin(axis=1)
+            if (nearest == before).all():
+                break
+        return nearest
+
     @classmethod
     def from_indices(cls, indices: Sequence[npt.ArrayLike], labels: npt.ArrayLike) -> Partition:
         """Returns the partition in which client i holds the items `indices[i]`.
@@ -59,6 +81,11 @@ class Partition:
         classes = int(targets.max()) + 1 if are_classes else 0
         counts = [np.bincount(targets[row], minlength=classes) if are_classes else np.empty(0, int) for row in held]
         return cls(items, np.array(counts, dtype=np.int64))
+
+
+def _distances(points: FloatArray, centres: FloatArray) -> FloatArray:
+    squares: FloatArray = ((points[:, None] - centres) ** 2).sum(axis=2)
+    return squares
 
 
 def _indices(client: int, items: npt.ArrayLike, most: int) -> IntArray:

@@ -33,6 +33,7 @@ from turnout.lab.studies.leaderboard.leaderboard import (
     write_leaderboard,
 )
 from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
+from turnout.lab.training.world import TrainingWorld
 from turnout.policies.registry import POLICIES, WRAPPERS
 
 LABELS = {
@@ -127,6 +128,18 @@ def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name:
         suite.rounds,
         30,
     ]
+
+
+def test_label_clusters_takes_a_client_of_each_cluster_of_the_labels_in_its_own_world() -> None:
+    (contender,) = [each for each in SUITES["training"].contenders if each.by_labels]
+    for plan in SUITES["training"].plans(2)[contender.label]:
+        policy, world = plan.build()
+        assert isinstance(world, TrainingWorld)
+        cluster = world.federation.partition.clusters(8)
+        offer = world.offer(1)
+        selected = cluster[policy.ask(offer.without_truth()).clients]
+        assert {*selected.tolist()} == {*cluster[offer.available].tolist()}
+        assert len(selected) == 8
 
 
 def test_unknown_suites_and_unsuitable_files_are_rejected(tmp_path: Path) -> None:

@@ -103,6 +103,25 @@ def test_every_folder_of_results_is_linked_and_has_a_table_or_a_sentence() -> No
     assert f"[generated phones](results/async/phones) FairPace sends {before} and {last} times" in text
 
 
+def test_the_numbers_of_long_runs_and_runs_without_rounds_are_the_stored_ones() -> None:
+    guide = (ROOT / "docs" / "which-policy.md").read_text()
+    rows = stored_rows("leaderboard/numerical-3000")
+    horizon, fair = rows["RBCS-F, weight 20, fleet, horizon"], rows["FairPace, tolerance 2"]
+    times = [float(row["mean_round"]) for row in (horizon, fair)]
+    behind, near = (float(row["worst_shortfall"]) for row in (horizon, fair))
+    assert times[0] < times[1]
+    assert "({:.2f} and {:.2f} s), and no client is".format(*times) in " ".join(PAGE.split())
+    assert f"are up to {behind:.1f} turns behind, with FairPace at most {near:.1f}." in PAGE
+    assert "{:.2f} s (fair-pace {:.2f} s), up to {:.1f} turns behind".format(*times, behind) in guide
+    paper, phones = (
+        [float(stored_rows(f"async/{name}")[f"FairPace, {share} %"]["speedup"]) for name in names for share in (95, 50)]
+        for names in (["paper"], ["phones", "phones-recorded"])
+    )
+    assert f"FairPace sent {min(paper):.1f} to {max(phones):.1f} times as many updates" in PAGE
+    shown = f"{min(paper):.1f} to {max(paper):.1f} times the updates of random selection in the paper's world"
+    assert f"{shown}, {min(phones):.1f} to {max(phones):.1f} times on phones" in guide
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_stored_results_are_those_of_the_suite(folder: str) -> None:
     suite, stored = SUITES[suite_of(folder)], stored_rows(folder)

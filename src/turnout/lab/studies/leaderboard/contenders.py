@@ -48,6 +48,10 @@ class Contender:
         share: What it guarantees where there are no rounds, as a share of an equal share of the turns.
         in_rounds: Whether it plays rounds with as many clients as there are slots.
         world_settings: Settings of the world that only this contender has.
+        by_labels: Whether the groups of its wrapper `quota` are clusters of clients with similar labels, one per place.
+            Like FLIPS (Bhope et al., Middleware 2023), it represents each cluster in every round. The number of
+            clusters, the start of k-means and the random selection within a cluster are ours, and FLIPS also hides the
+            labels from the server and replaces stragglers.
     """
 
     label: str
@@ -58,6 +62,7 @@ class Contender:
     share: Fraction | None = None
     in_rounds: bool = False
     world_settings: Mapping[str, Any] = field(default_factory=dict)
+    by_labels: bool = False
 
     @property
     def promised(self) -> float | None:
@@ -94,7 +99,7 @@ def round_contenders(
         rate: The guaranteed rate of policies with a guarantee.
         accrual: The rounds that the guaranteed rate refers to.
         deadline: The deadline of FedCS in seconds.
-        losses: Whether the suite reports losses.
+        losses: Whether the suite trains models, and thus reports losses.
         phones: Whether clients change and turns can fail: RBCS-F with forgetting takes part, and FairPace whose promise
             counts completed turns.
     """
@@ -127,6 +132,9 @@ def round_contenders(
         contenders.append(rbcsf(middle, ", forgetting", forgetting=0.98))
         contenders.append(fair_pace(DEFAULT_TOLERANCE, ", completed turns", counts="completed"))
     plain = PLAIN | (BY_LOSSES if losses else {})
+    if losses:
+        quota = {"policy": "random", "settings": size, "least": 1}
+        contenders.append(Contender("label clusters", "quota", quota, by_labels=True))
     contenders += [
         Contender("fastest, learned", "rbcsf", fast),
         Contender("CS-UCB-Q", "cs-ucb-q", {**size, **promise}),

@@ -49,7 +49,7 @@ def _draw_front(suite: Suite, table: Table) -> Figure:
     # The time to a target that was never reached is unknown: there is no point to draw.
     shown = np.array([not never for never in table.get("never", np.zeros(len(time)))])  # type: ignore[union-attr]
     front = _front(table)
-    with figure(9.0, 5.2) as drawn:
+    with figure(9.0, max(5.2, 0.15 * len(time))) as drawn:  # the legend stays below the title
         axes = drawn.subplots()
         for number, style in _styles(table):
             if shown[number]:

@@ -22,6 +22,8 @@ from turnout.lab.studies.leaderboard.contenders import (
 )
 from turnout.lab.studies.paper.accuracy import TASKS
 from turnout.lab.studies.paper.comparison import RATE, ROUNDS, WEIGHTS
+from turnout.lab.training.datasets import load_dataset
+from turnout.lab.training.partition import partition
 from turnout.lab.worlds.base import World
 from turnout.lab.worlds.registry import build_world
 from turnout.lab.worlds.traces.formats.files import read_traces
@@ -170,11 +172,20 @@ class Suite:
             contenders.append(Contender(label, name, settings, knows_truth=truth, share=share))
         return replace(self, contenders=tuple(contenders))
 
+    def _label_clusters(self, seed: int) -> list[str]:
+        """Returns the cluster of each client's labels in the world of this seed, as many clusters as places."""
+        labels = load_dataset(self.world_settings["dataset"]).train_labels
+        items, gamma = self.world_settings["items"], self.world_settings["gamma"]
+        held = partition(labels, clients=self.clients, items=items, gamma=gamma, seed=seed)
+        return [str(cluster) for cluster in held.clusters(self.cohort_size)]
+
     def _plan(self, contender: Contender, seed: int, rounds: int) -> RunPlan:
         settings, world_settings = dict(contender.settings), {**self.world_settings, **contender.world_settings}
         if self.slots is None:
             if contender.by_the_end:
                 settings["horizon"] = rounds
+            if contender.by_labels:
+                settings["groups"] = self._label_clusters(seed)
             if self.world == "traces":  # true expected times are slow to compute
                 world_settings["truth"] = contender.knows_truth
         if contender.share is not None:
