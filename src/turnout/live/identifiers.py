@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from turnout.errors import OfferError, ReportError, TurnoutError, UnknownClientError, UnknownTurnError
 from turnout.kernel.arrays import as_count
@@ -47,11 +47,11 @@ def check_client_ids(clients: Collection[str], error: type[TurnoutError]) -> Non
         check_client_id(client, error)
 
 
-def as_ids(name: str, ids: object) -> frozenset[str]:
+def as_ids(name: str, ids: object) -> Set[str]:
     """Returns a collection of ids as a set; raises an OfferError if it is none."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Collection):
         raise OfferError(f"{name} must be a list or a set of client ids, got {ids!r}")
-    return frozenset(ids)
+    return ids if isinstance(ids, Set) else frozenset(ids)
 
 
 def as_round(round: object) -> int:

@@ -74,8 +74,8 @@ def _decoded(db: Connection, stored: Any) -> list[tuple[Turn, bool]]:
     turns: list[tuple[Turn, bool]] = []
     pending: list[Redaction] = []
     for *row, is_open, redactions in stored.fetchall():
-        turn, checksum = turn_from_row(row)
-        if turn.checksum != checksum:
+        turn, is_intact = turn_from_row(row)
+        if not is_intact:
             where = f"{read_unit(db)} {turn.round}"
             raise corruption(db, f"the turn of {turn.id!r} in {where} does not match its checksum")
         if redactions is not None:

@@ -33,7 +33,7 @@ def selected_clients(session: FleetSession) -> list[SelectedClient]:
             return []
         rows, certificate = opened.rows, session.certificate()
         times = fleet.expected_seconds(rows, opened.contexts).tolist()
-        behind = [None] * len(rows) if certificate is None else certificate.of(rows).behind.tolist()
+        behind = [None] * len(rows) if certificate is None else certificate.behind[rows].tolist()
         timed = (fleet.counters.learned[rows] > 0).tolist()
         return [
             SelectedClient(fleet.ids[row], None if math.isnan(seconds) else seconds, known, turns)

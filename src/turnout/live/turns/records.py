@@ -120,7 +120,7 @@ class Turn:
         """The checksum of the turn."""
         columns = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
         reported = (self.loss, self.stored_signals)
-        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, *reported)).encode())
+        return _checksum((*columns, self.late_seconds, self.late_at, self.folded, *reported))
 
     @property
     def stored_signals(self) -> str | None:
@@ -128,11 +128,16 @@ class Turn:
         return None if self.signals is None else json.dumps(self.signals, sort_keys=True)
 
 
-def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
-    """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
-    *columns, signals, checksum = row
+def turn_from_row(row: Sequence[Any]) -> tuple[Turn, bool]:
+    """Returns the turn of a row of the table of turns, and whether it matches the checksum that is stored with it."""
+    *columns, checksum = row
+    is_intact, signals = _checksum(tuple(columns)) == checksum, columns.pop()
     turn = Turn(*columns)
-    return (turn if signals is None else replace(turn, signals=parse_stored(signals))), checksum
+    return (turn if signals is None else replace(turn, signals=parse_stored(signals))), is_intact
+
+
+def _checksum(columns: tuple[object, ...]) -> int:
+    return zlib.crc32(repr(columns).encode())
 
 
 def signals_of(turns: Sequence[Turn]) -> dict[str, FloatArray]:

@@ -67,6 +67,7 @@ class CohortSelector:
         self._scheduler, self._nodes = parts.scheduler, parts.nodes
         self._since_start: set[int] | None = None  # the nodes that are connected since the first selection
         self._warm: dict[str, int] = {}  # by client: its node, which has had a turn, and has not left since
+        self._cold: set[str] | None = None  # the clients that are connected and not warm; None after a change
         self._connected: list[int] = []
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
@@ -85,7 +86,7 @@ class CohortSelector:
         opened = self._scheduler.open_round
         assert opened is not None  # choose has opened it
         nodes = {client: connected[client] for client in cohort}
-        self._warm |= nodes
+        self._warm_up(nodes)
         return FlowerRound(opened, nodes, facts_of(self._scheduler).selected(), recorded)
 
     def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
@@ -94,14 +95,22 @@ class CohortSelector:
         connected = self._connected_clients(self._scheduler.round // slots + 1)
         statuses = self._statuses(connected, self._scheduler.round + 1)
         turns = self._scheduler.fill(statuses, cold=self._cold_clients(connected))
-        self._warm |= {turn.client: connected[turn.client] for turn in turns}
+        self._warm_up({turn.client: connected[turn.client] for turn in turns})
         return turns, connected
 
     def _cold_clients(self, connected: dict[str, int]) -> Collection[str]:
         """Returns the clients that had no turn since they connected: the next one includes starts and imports."""
         if self._parts.statuses is not None:  # the times are those of a world
             return ()
-        return connected.keys() - self._warm.keys()
+        if self._cold is None:
+            self._cold = connected.keys() - self._warm.keys()
+        return self._cold
+
+    def _warm_up(self, nodes: dict[str, int]) -> None:
+        """Notes that these clients, on these nodes, have been given a turn."""
+        self._warm |= nodes
+        if self._cold is not None:
+            self._cold -= nodes.keys()
 
     def connected_nodes(self) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
@@ -142,7 +151,7 @@ class CohortSelector:
                 for (client, node), returned in trained
                 if self._warm.get(client, node if returned and node in were_there else None) == node
             }
-            self._registered, self._ids = connected, self._scheduler.clients
+            self._registered, self._ids, self._cold = connected, self._scheduler.clients, None
             self._nodes.enter(connected)
         return (
             self._nodes.offer(self._rows) if self._parts.statuses is None else self._parts.statuses(number, connected)
@@ -157,6 +166,7 @@ class CohortSelector:
                 self._connected, present = connected, set(connected) - restarted
                 self._since_start = present if self._since_start is None else self._since_start & present
                 self._warm = {client: node for client, node in self._warm.items() if node in present}
+                self._cold = None
             self._nodes.refresh(self._messenger, connected, number)
             by_client = self._nodes.nodes_by_client(connected)
             if by_client:

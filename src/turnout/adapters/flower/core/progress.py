@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,7 @@ class Progress:
         self._save(ended)
         self._close(ended)
 
-    def keep_metrics(self, kind: str, number: int, metrics: MetricRecord) -> None:
+    def keep_metrics(self, kind: str, number: int, metrics: Mapping[str, Any]) -> None:
         """Keeps the metrics of a round: "train", "evaluate" or "server"."""
         self._metrics[kind][number] = metrics_of(metrics)
         if (tracker := facts_of(self._scheduler).tracker) is not None:
@@ -105,10 +106,9 @@ class Progress:
             text, own = summarize_round(self._scheduler, ended.fleet_round, ended.expected, ended.waited)
             log.info("turnout: round %d %s", ended.server_round, text)
         self.last = ended.server_round
-        self.keep_metrics("train", ended.server_round, MetricRecord({**ended.metrics, **own}))
+        self.keep_metrics("train", ended.server_round, {**ended.metrics, **own})
 
 
-def metrics_of(record: MetricRecord | None) -> dict[str, Any]:
-    """Converts a MetricRecord to a dict that can be serialised as JSON."""
-    metrics = {} if record is None else record
+def metrics_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts metrics to a dict that can be serialised as JSON."""
     return {name: list(value) if isinstance(value, list) else value for name, value in metrics.items()}

@@ -67,7 +67,7 @@ class Training:
         replies = self.intake.collect(number, self.train_config)
         arrays, metrics = (None, None) if replies is None else aggregator.train(number, replies, progress.arrays)
         progress.arrays = progress.arrays if arrays is None else arrays
-        progress.end_round(self.intake.end(number, arrays, metrics_of(metrics)))
+        progress.end_round(self.intake.end(number, arrays, metrics_of({} if metrics is None else metrics)))
         aggregator.check_failures()
         self._log_metrics("Aggregated MetricRecord", metrics)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.common.fleet import Fleet
@@ -59,7 +60,7 @@ class SavedProgress(Progress):
         self._unsaved.clear()
         self._strategy_state()  # raises an error, before the first round, if a hook returns what cannot be stored
 
-    def keep_metrics(self, kind: str, number: int, metrics: MetricRecord) -> None:
+    def keep_metrics(self, kind: str, number: int, metrics: Mapping[str, Any]) -> None:
         """Keeps the metrics of a round."""
         super().keep_metrics(kind, number, metrics)
         self._files.append_metrics(kind, number, self._metrics[kind][number])

@@ -140,10 +140,10 @@ def check_turns(db: Connection, unit: TimeUnit) -> CheckResult:
     is_open = {number for (number,) in db.execute("SELECT round FROM open_round")}
     given, learned, problems = _replay_turns(db, unit, after)
     result.problems.extend(problems)
-    for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row").fetchall()):
+    for turn, is_intact in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row").fetchall()):
         count += 1
         key, what = (turn.round, turn.row), f"the turn of {turn.id!r} in {unit} {turn.round}"
-        if turn.checksum != checksum:
+        if not is_intact:
             result.problems.append(f"{what} does not match its checksum")
         if turn.round <= after:
             continue
