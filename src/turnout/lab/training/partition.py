@@ -50,7 +50,7 @@ class Partition:
         Clusters are empty if there are fewer different proportions.
         """
         shares = self.counts / self.counts.sum(axis=1, keepdims=True)
-        centres = shares[:1]
+        centres = shares[:1].copy()
         while len(centres) < count:
             centres = np.vstack([centres, shares[_distances(shares, centres).min(axis=1).argmax()]])
         nearest: IntArray = _distances(shares, centres).argmin(axis=1)

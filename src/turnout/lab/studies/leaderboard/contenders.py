@@ -49,9 +49,9 @@ class Contender:
         in_rounds: Whether it plays rounds with as many clients as there are slots.
         world_settings: Settings of the world that only this contender has.
         by_labels: Whether the groups of its wrapper `quota` are clusters of clients with similar labels, one per place.
-            Like FLIPS (Bhope et al., Middleware 2023), it represents each cluster in every round. The number of
+            Like FLIPS (Bhope et al., arXiv 2308.03901), it represents each cluster in every round. The number of
             clusters, the start of k-means and the random selection within a cluster are ours, and FLIPS also hides the
-            labels from the server and replaces stragglers.
+            labels from the server and manages stragglers.
     """
 
     label: str
