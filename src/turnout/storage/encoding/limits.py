@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout.closing import close_on_error
 from turnout.kernel.arrays import MAX_CLIENTS
 
 #: The deepest nesting of lists and mappings: no file of turnout has more than ten levels.
@@ -181,7 +182,7 @@ def open_zip(file: IO[bytes], most: int | None) -> zipfile.ZipFile:
     guarded.most = size
     allowed = (zipfile.ZIP_STORED,) if most is None else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     entries = archive.infolist()
-    try:
+    with close_on_error(archive):
         for entry in entries:
             if entry.compress_type not in allowed:
                 raise ValueError(f"the entry {entry.filename[:80]!r} has a compression method that is not supported")
@@ -189,9 +190,6 @@ def open_zip(file: IO[bytes], most: int | None) -> zipfile.ZipFile:
             raise too_large(size if most is None else most)
         if len({entry.filename for entry in entries}) < len(entries):
             raise ValueError("an entry occurs twice")
-    except ValueError:
-        archive.close()
-        raise
     return archive
 
 
