@@ -53,7 +53,11 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         {"clients": [1000, 10], "calls": 20, "connections": 2, "repeats": 1},
         12,
         [f"{size} clients: {what}" for size in ("1,000", "10") for what in SERVICE_FIGURES],
-        [f"{size} clients, {call}" for size in ("1,000", "10") for call in ("check-in, a", "report in", "check-in, g", "CPU time of the start")],
+        [
+            f"{size} clients, {call}"
+            for size in ("1,000", "10")
+            for call in ("check-in, a", "report in", "check-in, g", "CPU time of the start")
+        ],
     ),
     "postgres": ({"clients": 200, "repeats": 2}, 7, [], ["median report", "reports per second", "opening /"]),
     "takeover": ({"kills": 1, "silences": 1}, 2, [], ["median after", "longest after kill", "longest after silence"]),
