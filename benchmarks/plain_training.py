@@ -16,7 +16,7 @@ from turnout.kernel.arrays import IntArray
 from turnout.lab.training.learners.base import Cohort, Learner, Training
 from turnout.lab.training.learners.devices import device_name, usable_device
 from turnout.lab.training.learners.module_learner import cnn_learner
-from turnout.lab.training.learners.networks import KERNEL, POOL, Network, paper_network
+from turnout.lab.training.learners.numpy_learner import KERNEL, POOL, Network, paper_network
 from turnout.lab.training.learners.stacked_learner import StackedLearner
 
 CLIENTS, HELD = 8, 500

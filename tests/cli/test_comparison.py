@@ -19,11 +19,11 @@ from cli import in_process
 from cli.in_process import error_of, json_of
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
-from turnout.cli.lab.tracking import Tracks
+from turnout.cli.lab.playing import TrackedRun, Tracks
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan
 from turnout.lab.analysis.metrics import summarise
-from turnout.lab.analysis.tracked import TrackedRun, turns_behind
+from turnout.lab.analysis.promise import turns_behind
 
 TRAINING = (
     *("simulate", "fair-pace", "random", "--world", "name=training", "--world", "hidden=8"),
@@ -54,9 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return folder, json.loads(shown)
 
 
-def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(
-    trained: tuple[Path, dict[str, Any]],
-) -> None:
+def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, compared = trained
     assert (compared["target"], compared["rounds"], compared["world"]["name"]) == (0.5, 12, "training")
     with RunStore(folder / "runs.turnout", read_only=True) as store:

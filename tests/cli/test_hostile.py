@@ -12,7 +12,7 @@ import pytest
 from cli.in_process import run
 from hostile import GIB, gzip_bomb, one_line_error
 from turnout.errors import DatasetError
-from turnout.lab.training import files
+from turnout.lab.training import datasets
 
 CONFIGS = {
     "[" * 50_000: "is not valid TOML",
@@ -80,10 +80,10 @@ def test_an_archive_with_hostile_headers_is_refused(monkeypatch: pytest.MonkeyPa
     nested = (longname.tobuf(tarfile.GNU_FORMAT) + bytes(512)) * 2000
     for archive in (headers, nested, b"", bytes(100_000)):
         with pytest.raises(DatasetError, match=r"nothing was kept"):
-            files._extract_members(gzip.compress(archive), ["data_batch_1.bin"], "http://example/")
-    monkeypatch.setattr(files, "MAX_BYTES", 10_000)
+            datasets._extract_members(gzip.compress(archive), ["data_batch_1.bin"], "http://example/")
+    monkeypatch.setattr(datasets, "MAX_BYTES", 10_000)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as made:
         made.addfile(tarfile.TarInfo("a"), None)
     with pytest.raises(DatasetError, match=r"must have at most 10,000 bytes"):
-        files._extract_members(content.getvalue(), ["a"], "http://example/")
+        datasets._extract_members(content.getvalue(), ["a"], "http://example/")

@@ -12,7 +12,7 @@ import pytest
 
 from cli import in_process
 from tracking.recording import Recording
-from turnout.cli.studies.leaderboard import _print_table
+from turnout.cli.studies.reproduce import _print_table
 from turnout.lab import RunStore
 from turnout.lab.studies.leaderboard import leaderboard
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF

@@ -58,7 +58,7 @@ RUNS = CommandGroup(
 STUDY = CommandGroup(
     "Repeat the studies of this project, rank policies and tune settings.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
-    {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "tune")},
+    {**_in("studies.reproduce", "leaderboard", "reproduce"), **_in("studies.tune", "tune")},
 )
 DATA = CommandGroup(
     "List, download and verify datasets.\n\nExample: turnout data list",
@@ -68,7 +68,7 @@ TRACES = CommandGroup(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
     "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
     "Example: turnout traces describe traces.csv",
-    _in("lab.traces", "describe", "convert"),
+    _in("lab.data", "describe", "convert"),
 )
 #: The part of the help for each command.
 PANELS = {

@@ -21,9 +21,9 @@ from turnout.dashboard.sources.digests import Digest, make_digest
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, describe_run
 from turnout.errors import ReportError, StoreError, TurnoutError
-from turnout.lab.analysis.judging import JudgedPromise, promise_of_runs
-from turnout.lab.runs.info import RunInfo
+from turnout.lab.analysis.metrics import JudgedPromise, promise_of_runs
 from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.tables import RunInfo
 from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
 from turnout.storage.files.lock import running_writer

@@ -9,17 +9,17 @@ from turnout._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from turnout.lab.columns import RoundColumns as RoundColumns
-    from turnout.lab.runs.info import RunInfo as RunInfo
     from turnout.lab.runs.plans import RunPlan as RunPlan
+    from turnout.lab.runs.play import SlotRun as SlotRun
     from turnout.lab.runs.play import play as play
-    from turnout.lab.runs.slots import SlotRun as SlotRun
     from turnout.lab.runs.store import RunStore as RunStore
     from turnout.lab.runs.sweep import play_into as play_into
     from turnout.lab.runs.sweep import play_plan as play_plan
     from turnout.lab.runs.sweep import sweep as sweep
+    from turnout.lab.runs.tables import RunInfo as RunInfo
     from turnout.lab.runs.tables import RunTable as RunTable
-    from turnout.lab.training.comparison import TrainedRun as TrainedRun
-    from turnout.lab.training.comparison import train_policies as train_policies
+    from turnout.lab.training.batched import TrainedRun as TrainedRun
+    from turnout.lab.training.batched import train_policies as train_policies
     from turnout.lab.training.datasets import Dataset as Dataset
     from turnout.lab.training.datasets import load_dataset as load_dataset
     from turnout.lab.training.learners.base import Cohort as Cohort

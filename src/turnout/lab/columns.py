@@ -1,16 +1,19 @@
-"""Many rounds as a few arrays, for storage and analysis."""
+"""Many rounds as a few arrays, for storage and analysis; tables of columns as CSV, and files that commands write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import StoreError
+from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, read_only, refuse_where
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.lab.assembly import FILL_VALUES, NAMED_COLUMNS, PER_ROUND, Fields, assemble, fields_of_records
@@ -122,7 +125,8 @@ class RoundColumns:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, dtype in _DTYPES.items():
             if (value := getattr(self, name)) is not None:
-                arrays[name] = _to_narrowest(value) if dtype is np.int64 else value
+                narrowest = np.min_scalar_type(int(value.max(initial=0))) if dtype is np.int64 else value.dtype
+                arrays[name] = value.astype(narrowest, copy=False)
         if self.available is not None:
             arrays["available"] = np.packbits(self.available, axis=1)
         for attribute in (*NAMED_COLUMNS, "absent"):
@@ -269,10 +273,6 @@ def _next_values(columns: list[tuple[str, Iterator[Any]]]) -> dict[str, Any]:
     return {name: value for name, value in values if value is not None}
 
 
-def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
-    return integers.astype(np.min_scalar_type(int(integers.max(initial=0))))
-
-
 def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
     """Returns late arrivals as columns; contexts are flattened because their widths may differ."""
     columns = {
@@ -303,3 +303,38 @@ def _as_part(columns: RoundColumns) -> Fields:
             for name in ("chosen", "contexts", "exchange_times", "late", *FILL_VALUES, *NAMED_COLUMNS)
         },
     }
+
+
+#: Columns of equal length, by name.
+Table: TypeAlias = Mapping[str, npt.ArrayLike]
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns rows as columns; a cell that a row does not have is NaN."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, np.nan) for row in rows] for name in names}
+
+
+def as_csv(table: Table) -> str:
+    """Returns a table as CSV with a header line."""
+    columns = {name: np.asarray(values).tolist() for name, values in table.items()}
+    return csv_text(columns, zip(*columns.values(), strict=True))
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Returns a header line and rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a file and its folder; raises SettingError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
+    return path

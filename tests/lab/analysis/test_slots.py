@@ -11,7 +11,7 @@ from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.kernel.slots.turns import FINISHED, STARTED
 from turnout.lab import PaperWorld, RoundColumns, play
 from turnout.lab.analysis.slots import slot_metrics, staleness, turn_clocks
-from turnout.lab.runs.slots import SlotRun
+from turnout.lab.runs.play import SlotRun
 
 
 def columns_of(turns: list[tuple[float, float, str]]) -> RoundColumns:

@@ -1,9 +1,13 @@
+"""Runs that are swept into a store; workers that die, and sweeps that are interrupted."""
+
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -16,10 +20,42 @@ import pytest
 from killing import environment
 from narrowing import known
 from turnout import POLICIES
-from turnout.errors import SettingError, StoreError
+from turnout.errors import ClusterError, SettingError, StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
-from turnout.lab.runs.sweep import missing_plans, run_id
+from turnout.lab.runs.sweep import JoblibExecutor, ignored_interrupts, missing_plans, run_id
 from waiting import wait_until
+
+
+def die(folder: Path) -> None:
+    """Ends the process without a result."""
+    (folder / str(os.getpid())).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("repeats", [0, 1])
+def test_a_task_whose_workers_always_die_starts_again_a_few_times_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    monkeypatch.setattr("turnout.lab.runs.sweep.MAX_REPEATS", repeats)
+    with pytest.raises(ClusterError, match=f"worker processes died {repeats + 1} times in a row, and no run was"):
+        list(JoblibExecutor(2).run(die, [tmp_path]))
+    assert len(list(tmp_path.iterdir())) == repeats + 1
+
+
+def test_interrupts_are_ignored_in_the_main_thread_only() -> None:
+    def read() -> None:
+        with ignored_interrupts():
+            result.append(signal.getsignal(signal.SIGINT))
+
+    result: list[object] = []
+    before = signal.getsignal(signal.SIGINT)
+    other = threading.Thread(target=read)
+    other.start()
+    other.join()
+    read()
+    assert result == [before, signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGINT) is before
+
 
 PLANS = [
     RunPlan("rbcsf", 12, 1, {"speed_weight": 20}),

@@ -10,9 +10,8 @@ import numpy as np
 from turnout.kernel.arrays import FloatArray
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.studies.framework.claims import Group
-from turnout.lab.studies.framework.experiment import Experiment
-from turnout.lab.studies.framework.reproduce import Result, compute_results, plans_of
-from turnout.lab.training.distributed import play_plans
+from turnout.lab.studies.framework.experiment import Experiment, Result, compute_results, plans_of
+from turnout.lab.training.batched import play_plans
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 #: Differences between seeds that cancel in paired comparisons.

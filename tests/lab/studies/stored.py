@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from turnout.lab.columns import Table
 from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS
 from turnout.lab.studies.framework.experiment import Findings
 from turnout.lab.studies.leaderboard.drawing import draw_board
 from turnout.lab.studies.leaderboard.suites import SUITES
-from turnout.lab.tables import Table
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 BOTH = ("fashion-mnist", "cifar-10")

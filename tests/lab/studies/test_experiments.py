@@ -1,3 +1,5 @@
+"""Experiments: their plans, findings, figures and files."""
+
 from __future__ import annotations
 
 import csv
@@ -15,13 +17,21 @@ from lab.studies.stored import RESULTS
 from turnout.errors import SettingError
 from turnout.kernel.fairness import FairnessQueues
 from turnout.lab import RunStore
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
-from turnout.lab.studies.framework.experiment import Findings, Runs
+from turnout.lab.studies.framework.experiment import Findings, Result, Runs, plans_of, verdict_summary, write_results
 from turnout.lab.studies.framework.report import render_report
-from turnout.lab.studies.framework.reproduce import Result, plans_of, verdict_summary, write_results
-from turnout.lab.studies.paper.comparison import Queues, weight_label
+from turnout.lab.studies.paper.comparison import (
+    FAIR_PACE,
+    LABELS,
+    RATE,
+    PromiseComparison,
+    Queues,
+    TrainingTime,
+    weight_label,
+)
 
 SEEDS, ROUNDS = 2, 40
 
@@ -221,3 +231,39 @@ def test_verdicts_are_counted_and_drawing_is_deterministic(results: list[Result]
     result = result_of(results, "training-time")
     one, two = (as_svg(result.experiment.draw(result.findings)) for _ in range(2))
     assert one == two
+
+
+@pytest.fixture(scope="module")
+def promise(store: RunStore) -> Result:
+    return reproduce([PromiseComparison()], store, seeds=SEEDS, rounds=ROUNDS, workers=1)[0]
+
+
+def test_the_comparison_adds_one_policy_to_the_runs_of_the_paper() -> None:
+    assert len(plans_of([PromiseComparison(), TrainingTime()], SEEDS)) == (1 + 6) * SEEDS
+    assert next(iter(PromiseComparison().plans(1))) == FAIR_PACE == LABELS[0]
+
+
+def test_the_largest_shortfall_is_that_of_the_worst_seed_and_curves_are_means(promise: Result, store: RunStore) -> None:
+    points, curves = promise.findings.tables["promise"], promise.findings.tables["promise-by-round"]
+    runs = Runs(PromiseComparison().plans(SEEDS, ROUNDS), store)
+    for index, label in enumerate(LABELS):
+        missing = [shortfalls(columns, RATE) for columns in runs.of(label)]
+        assert np.asarray(points["largest_shortfall"])[index] == max(one.largest for one in missing)
+        assert np.asarray(curves[label])[-1] == pytest.approx(np.mean([one.at_end for one in missing]))
+        assert len(np.asarray(curves[label])) == ROUNDS
+
+
+def test_fair_pace_keeps_the_tolerance_and_the_figure_shows_every_contender(promise: Result) -> None:
+    by_name = {claim.name: claim.verdict for claim in promise.findings.claims}
+    assert by_name["within the tolerance"] == "holds"
+    drawn = promise.experiment.draw(promise.findings)
+    (legend,) = drawn.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(LABELS)
+    left, right = drawn.axes
+    assert len(right.lines) == len(LABELS) + 1  # and the tolerance
+    assert left.get_xscale() == "log"
+    shortfall = np.asarray(promise.findings.tables["promise"]["largest_shortfall"])
+    shown = left.get_xticks()
+    assert len(shown) >= 3
+    assert shortfall.min() / 2 < min(shown)
+    assert max(shown) < shortfall.max() * 2

@@ -17,12 +17,12 @@ from turnout.lab.training.datasets import (
     FASHION_MNIST,
     SOURCES,
     ByteArray,
+    DataFile,
     Dataset,
     DatasetSource,
     load_dataset,
     read_idx,
 )
-from turnout.lab.training.files import DataFile
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 

@@ -16,7 +16,7 @@ import torch
 from turnout.errors import SettingError
 from turnout.lab import NumpyLearner
 from turnout.lab.training.learner_cache import LearnerCache, torch_device, training_world
-from turnout.lab.training.learners import client_loop
+from turnout.lab.training.learners import devices
 from turnout.lab.training.learners.devices import device_name, usable_device
 from turnout.lab.training.learners.module_learner import ModuleLearner
 
@@ -139,9 +139,9 @@ def test_workers_are_forked_only_where_that_is_safe(
 ) -> None:
     """Windows cannot fork; macOS can, but its libraries fail in a forked process."""
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: methods)
-    assert client_loop.can_fork() == ("fork" in methods)
+    assert devices.can_fork() == ("fork" in methods)
     monkeypatch.setattr(sys, "platform", "darwin" if "fork" in methods else "win32")
-    assert not client_loop.can_fork()
+    assert not devices.can_fork()
     with caplog.at_level(logging.INFO), LearnerCache("cpu", workers=3):
         learner = training_world(items=30, model="cnn").federation.learner
     assert isinstance(learner, ModuleLearner)

@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 import pytest
 
 from turnout.errors import DatasetError
-from turnout.lab.training.files import DataFile, Files, data_folder, fetch, find_folder, read_checked
+from turnout.lab.training.datasets import DataFile, Files, data_folder, fetch, find_folder, read_checked
 
 CONTENTS = {"apples": b"red and green " * 50, "pears": bytes(range(256)) * 20}
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnout.lab.training.learners.cnn import FusedBlock, convolution_block
+from turnout.lab.training.learners.stacked_learner import FusedBlock, convolution_block
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

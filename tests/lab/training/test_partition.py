@@ -152,9 +152,7 @@ def test_clients_that_are_sorted_by_class_hold_the_same_items_in_another_order()
 
 
 @given(
-    kinds=st.lists(st.sampled_from(range(5)), min_size=2, max_size=30),
-    count=st.integers(1, 8),
-    seed=st.integers(0, 99),
+    kinds=st.lists(st.sampled_from(range(5)), min_size=2, max_size=30), count=st.integers(1, 8), seed=st.integers(0, 99)
 )
 def test_clients_are_in_one_cluster_if_they_hold_similar_classes(kinds: list[int], count: int, seed: int) -> None:
     noise = np.random.default_rng(seed).integers(0, 3, (len(kinds), 5))

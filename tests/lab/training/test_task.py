@@ -39,10 +39,9 @@ from turnout.lab import (
 )
 from turnout.lab.learner_registry import REGISTRY
 from turnout.lab.training.batched import train_plans
-from turnout.lab.training.buffered import BufferedTraining
 from turnout.lab.training.learner_cache import LearnerCache, training_world
-from turnout.lab.training.learners.module_learner import ModuleLearner
-from turnout.lab.training.learners.stacked_modules import StackedModuleLearner, stacking_obstacle
+from turnout.lab.training.learners.module_learner import ModuleLearner, StackedModuleLearner, stacking_obstacle
+from turnout.lab.training.world import BufferedTraining
 
 RNG = np.random.default_rng(0)
 CENTRES = RNG.normal(size=(3, 4))

@@ -25,7 +25,7 @@ from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, NumpyLearner, Training, TrainingResult, load_dataset
 from turnout.lab.training.learners.module_learner import cnn_learner
-from turnout.lab.training.learners.networks import Network, paper_network
+from turnout.lab.training.learners.numpy_learner import Network, paper_network
 from turnout.lab.training.learners.stacked_learner import Precision, StackedLearner
 from waiting import gone, wait_until_gone
 

@@ -8,7 +8,7 @@ import pytest
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
-from turnout.lab.worlds.distributions import Availability, Draws, Quantity, make_availability
+from turnout.lab.worlds.base import Availability, Draws, Quantity, make_availability
 
 
 def availability_masks(availability: Availability, rounds: int) -> BoolArray:

@@ -44,8 +44,7 @@ def check(
         ),
     ] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}."),
+        float | None, typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}.")
     ] = None,
     accrual: Annotated[
         str | None,

@@ -11,12 +11,12 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
-from turnout.lab.analysis.judging import JudgedPromise, worst_of
 from turnout.lab.analysis.learning_curves import LearningCurve
+from turnout.lab.analysis.metrics import JudgedPromise, worst_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.tables import RunTable, TablePart
-from turnout.tracking.names import flat_settings
+from turnout.tracking.trackers import flat_settings
 
 ACCURACY = "accuracy"
 #: Measures of rounds and of turns without rounds, in the order of the table.
@@ -83,8 +83,7 @@ class Comparison:
     @property
     def concurrency(self) -> int | None:
         """The number of slots without rounds, or None."""
-        slots: int | None = self.measured[0].contender.plan.get("concurrency")
-        return slots
+        return self.measured[0].contender.plan.get("concurrency")
 
     @property
     def baseline(self) -> str:
@@ -118,11 +117,7 @@ class Comparison:
 
     @property
     def _promise(self) -> dict[str, Any]:
-        return {
-            "guaranteed_rate": self.promise.number,
-            "accrual": self.promise.accrual,
-            "counts": self.promise.counts,
-        }
+        return {"guaranteed_rate": self.promise.number, "accrual": self.promise.accrual, "counts": self.promise.counts}
 
     def seeds_table(self) -> RunTable:
         """Returns one row per policy and seed, with the settings as columns."""
@@ -167,10 +162,7 @@ class Comparison:
 
 
 def measure(
-    contender: MeasuredPolicy,
-    runs: Sequence[RoundColumns],
-    promise: JudgedPromise,
-    target: float | None,
+    contender: MeasuredPolicy, runs: Sequence[RoundColumns], promise: JudgedPromise, target: float | None
 ) -> Measurement:
     """Measures the runs of a policy, one per seed.
 

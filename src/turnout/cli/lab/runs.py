@@ -15,14 +15,11 @@ from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import PluginError
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.judging import JudgedPromise, guarantee_of_run, judged_tolerance, promise_of_runs
-from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.metrics import JudgedPromise, guarantee_of_run, judged_tolerance, promise_of_runs, summarise
 from turnout.lab.analysis.promise import knows_available
-from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.info import RunInfo
+from turnout.lab.columns import RoundColumns, write_text
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tables import KINDS, build_table
-from turnout.lab.tables import write_text
+from turnout.lab.runs.tables import KINDS, RunInfo, build_table
 
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
 RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs show` lists it.")]
@@ -120,11 +117,7 @@ def _promise_figures(common: JudgedPromise, info: RunInfo, columns: RoundColumns
     return {name: summary[name] for name in names if name in summary}
 
 
-def delete(
-    store: StoreArgument,
-    run: RunArgument,
-    yes: YesOption = False,
-) -> None:
+def delete(store: StoreArgument, run: RunArgument, yes: YesOption = False) -> None:
     """Delete a run from its store.
 
     Example: turnout runs delete results/runs.turnout 3 --yes

@@ -1,22 +1,18 @@
-"""`turnout simulate`: policies in a simulated world, over one or many seeds."""
+"""`turnout simulate`: policies in a simulated world, over one or many seeds, compared in a table and in figures."""
 
 from __future__ import annotations
 
+import json as json_module
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from turnout.cli.lab.comparing import (
-    BaselineOption,
-    PromiseOption,
-    TargetOption,
-    ToleranceOption,
-    baseline_index,
-    show_comparison,
-)
-from turnout.cli.lab.measuring import MeasuredPolicy
+from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, measure
 from turnout.cli.lab.plans import (
     AddressOption,
     BackendOption,
@@ -28,14 +24,236 @@ from turnout.cli.lab.plans import (
     contenders,
     read_config,
 )
-from turnout.cli.lab.playing import Machines, played
-from turnout.cli.lab.tracking import TrackOption, Tracks
-from turnout.cli.options import DeviceOption, JsonOption, SettingOption, StoreOption, WorkersOption
-from turnout.errors import SettingError
-from turnout.lab.analysis.judging import first_promise, judged_tolerance
+from turnout.cli.lab.playing import Machines, TrackOption, Tracks, played
+from turnout.cli.options import DeviceOption, JsonOption, SettingOption, StoreOption, WorkersOption, print_json, say
+from turnout.cli.tables import print_table
+from turnout.counting import pluralize
+from turnout.errors import SettingError, suggestion
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, PromiseStatus, TimeUnit
+from turnout.kernel.guarantee import Guarantee
+from turnout.lab.analysis.learning_curves import LearningCurve
+from turnout.lab.analysis.metrics import JudgedPromise, first_promise, judged_tolerance
+from turnout.lab.analysis.promise import turns_behind
+from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
+from turnout.lab.columns import RoundColumns, as_csv, write_text
+from turnout.lab.drawing.figures import (
+    accuracy_table,
+    behind_table,
+    draw_accuracy,
+    draw_behind,
+    draw_overview,
+    overview_tables,
+)
+from turnout.lab.drawing.style import save
 from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import run_id
 from turnout.lab.worlds.registry import OUR_WORLDS
+
+BaselineOption = Annotated[str | None, typer.Option(help="Policy to compare with; by default random, or the first.")]
+PromiseOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Guaranteed rate by which all policies are judged; by default that of the first with one."
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Tolerance in turns by which all policies are judged; by default that of each policy, or "
+        f"{DEFAULT_TOLERANCE:g}."
+    ),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
+]
+ANY = (-math.inf, math.inf)
+
+
+def status_cell(status: PromiseStatus, tolerance: float) -> str:
+    """Returns a status for a table; "behind" says that it is within the tolerance.
+
+    >>> status_cell("behind", 2.0), status_cell("broken", 2.0)
+    ('behind ≤ 2', 'broken')
+    """
+    return f"behind ≤ {tolerance:g}" if status == "behind" else status
+
+
+def format_mean(
+    interval: Mapping[str, float | None],
+    digits: int,
+    *,
+    scale: float = 1.0,
+    unit: str = "",
+    limits: tuple[float, float] = ANY,
+) -> str:
+    """Returns a mean with its confidence interval, as `Comparison.as_dict` has it, for a table."""
+    mean, half_width = (math.nan if value is None else value * scale for value in interval.values())
+    return format_interval(mean, half_width, digits, unit=unit, limits=limits)
+
+
+def baseline_index(contenders: Sequence[MeasuredPolicy], baseline: str | None) -> int:
+    """Returns the index of the policy to compare with: by default random, or the first.
+
+    It is named as tables name it, or by its policy if only one contender has this.
+    """
+    wanted = "random" if baseline is None else baseline
+    names = [contender.name for contender in contenders]
+    policies = [contender.plan.get("policy") for contender in contenders]
+    if wanted in names:
+        return names.index(wanted)
+    if policies.count(wanted) == 1:
+        return policies.index(wanted)
+    if baseline is None:
+        return 0
+    raise SettingError(
+        f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
+    )
+
+
+def show_comparison(
+    store: RunStore,
+    contenders: Sequence[MeasuredPolicy],
+    reference: int,
+    promise: JudgedPromise,
+    target: float | None,
+    folder: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Measures stored runs of equal length, prints the result, and writes it to a folder.
+
+    Args:
+        store: The store of the runs.
+        contenders: The policies and their runs.
+        reference: The index of the policy with which the others are compared, seed by seed.
+        promise: The promise by which all are judged.
+        target: The accuracy whose time is measured, or None.
+        folder: The folder for figures, data and table, or None.
+        json: Print JSON instead of a table.
+    """
+    runs = [[store.columns(run) for run in contender.runs] for contender in contenders]
+    comparison = Comparison(
+        measured=[measure(*pair, promise, target) for pair in zip(contenders, runs, strict=True)],
+        reference=reference,
+        promise=promise,
+        rounds=len(runs[0][0]),
+        target=target,
+    )
+    if folder is not None:
+        names = (contender.name for contender in contenders)
+        write_comparison(comparison, dict(zip(names, runs, strict=True)), folder)
+    if json:
+        print_json(comparison.as_dict())
+        return
+    rows = (_cells(comparison, row) for row in comparison.as_dict()["policies"])
+    print_table(_headings(comparison), rows, title=_title(comparison))
+    Console(highlight=False).print(_explanation(comparison), markup=False)
+    if folder is not None:
+        say(f"Written: {folder}")
+
+
+def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
+    """Writes the data of a comparison as CSV and JSON, and its figures as SVG and PNG.
+
+    Args:
+        comparison: The comparison.
+        runs: The compared rounds of each contender, one run per seed.
+        folder: The folder, which is created.
+    """
+    text = json_module.dumps(comparison.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(folder / "comparison.json", text)
+    write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
+    names = list(runs)
+    if comparison.concurrency is None:
+        times, shares = overview_tables(runs)
+        write_text(folder / "training-time.csv", as_csv(times))
+        write_text(folder / "shares.csv", as_csv(shares))
+        save(draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
+    promise = comparison.promise
+    guarantee = Guarantee(promise.number, accrual=promise.accrual, counts=promise.counts, allow_infeasible=True)
+    behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
+    write_text(folder / "behind.csv", as_csv(behind))
+    tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
+    save(draw_behind(behind, tolerances, TimeUnit.of(comparison.concurrency)), folder, "behind")
+    if comparison.trains:
+        accuracies = accuracy_table({name: [LearningCurve.of(columns) for columns in runs[name]] for name in names})
+        write_text(folder / "accuracy.csv", as_csv(accuracies))
+        save(draw_accuracy(names, accuracies, comparison.target), folder, "accuracy")
+
+
+def _title(comparison: Comparison) -> str:
+    seeds = f"{comparison.seeds} seeds, mean ± 95 % confidence"
+    if comparison.seeds == 1:
+        seeds = f"seed {comparison.measured[0].contender.seeds[0]}"
+    promise = comparison.promise
+    if comparison.concurrency is None:
+        return f"{pluralize(comparison.rounds, 'round')}, {seeds}; {promise}"
+    promised = f"promised {promise.number:g} of {'its' if promise.accrual == 'available' else 'all'} decisions"
+    turns, slots = pluralize(comparison.rounds, "turn"), pluralize(comparison.concurrency, "slot")
+    return f"{turns}, {slots}, {seeds}; {promised}"
+
+
+def _headings(comparison: Comparison) -> list[str]:
+    if comparison.concurrency is None:
+        speed = ["mean round, s", "saved, %"]
+    else:
+        speed = ["updates/s", f"× {comparison.baseline}", "staleness"]
+    training = ["accuracy"] if comparison.trains else []
+    if comparison.target is not None:
+        training.append(f"min to {comparison.target:g}")
+    numbers = (f"{heading}>" for heading in (*speed, *training, "least share", "shortfall"))
+    return ["policy", *numbers, "status", *([] if training else ["Jain>"])]
+
+
+def _explanation(comparison: Comparison) -> str:
+    """Returns what the columns mean."""
+    has_rounds = comparison.concurrency is None
+    training = ["accuracy: mean over the last tenth of a run."] if comparison.trains else []
+    if comparison.target is not None:
+        training.append(
+            f"min to {comparison.target:g}: simulated minutes until the accuracy is reached; a run that never does "
+            "counts with its whole duration."
+        )
+    training += [
+        f"{one.contender.name}: {pluralize(one.diverged, 'model')} diverged and were not averaged; use a smaller rate."
+        for one in comparison.measured
+        if one.diverged
+    ]
+    if has_rounds:
+        speed = [f"saved: time of all rounds against {comparison.baseline}, seed by seed.", *training]
+        share = f"as a share {comparison.measured[0].share_of}."
+    else:
+        speed = [*training, "staleness: versions of the model that the server made during a turn, one per update."]
+        share = "divided by the decisions with which it earned; a client earns while it is available or training."
+    sentences = [
+        *speed,
+        f"least share: turns of the client with the fewest, {share}",
+        f"shortfall: promised turns minus turns, the largest of any client after any "
+        f"{'round' if has_rounds else 'decision'}.",
+        "status: at the worst moment; kept is less than one turn behind, broken is beyond the tolerance.",
+        *(["Shortfall and status: in the worst of the seeds."] if comparison.seeds > 1 else []),
+    ]
+    return " ".join(sentences)
+
+
+def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
+    if comparison.concurrency is None:
+        cells = [row["policy"], format_mean(row["mean_round"], 2), format_mean(row["time_saved"], 1, scale=100)]
+    else:
+        cells = [row["policy"], format_mean(row["updates_per_second"], 3), format_mean(row["speedup"], 2)]
+        cells.append(format_mean(row["mean_staleness"], 1))
+    if comparison.trains:
+        cells.append(format_mean(row["final_accuracy"], 3, limits=UNIT_RANGE))
+    if comparison.target is not None:
+        never = row["never_reached_target"]
+        text = format_mean(row["minutes_to_target"], 1)
+        cells.append(f"≥ {text} ({never} never)" if never else text)
+    cells.append(format_mean(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
+    cells += [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
+    return cells if comparison.trains else [*cells, format_mean(row["jain"], 3, limits=UNIT_RANGE)]
+
 
 POLICIES = ("fair-pace", "random")
 

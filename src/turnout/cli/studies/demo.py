@@ -11,23 +11,21 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.comparing import format_mean, status_cell
 from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, Measurement, measure
 from turnout.cli.lab.playing import Machines, played
+from turnout.cli.lab.simulate import format_mean, status_cell
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, prepare_file, print_json, say
 from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.analysis.judging import JudgedPromise
+from turnout.lab.analysis.metrics import JudgedPromise
 from turnout.lab.analysis.statistics import UNIT_RANGE
+from turnout.lab.columns import write_text
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import run_id
-from turnout.lab.studies.framework import conclusion
-from turnout.lab.studies.framework.reproduce import compute_results, plans_of
-from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
-from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
-from turnout.lab.tables import write_text
+from turnout.lab.studies.framework.experiment import compute_results, plans_of
+from turnout.lab.studies.paper.comparison import LABELS, RATE, PromiseComparison, PullRecord, Queues, TrainingTime
 
 HEADINGS = ("policy", "mean round", "saved", "least share of all rounds", "largest shortfall", "status")
 #: Every policy of the demo is judged by the promise of the paper: a share of all rounds.
@@ -126,11 +124,11 @@ def _with_intervals(comparison: Comparison) -> list[list[str]]:
 
 
 def _write_report(path: Path, results: Any, comparison: Comparison, oracles: Set[str]) -> None:
-    from turnout.lab.studies.framework.report import render_report
+    from turnout.lab.studies.framework.report import JudgedPolicy, conclude, render_report
 
     seeds, rounds = comparison.seeds, comparison.rounds
     figures = [
-        conclusion.JudgedPolicy(
+        JudgedPolicy(
             row["policy"],
             np.array(measured.values["mean_round"]),
             row["largest_shortfall"],
@@ -161,6 +159,6 @@ def _write_report(path: Path, results: Any, comparison: Comparison, oracles: Set
             "seeds": f"0 to {seeds - 1}; availability, contexts and noise are the same for every policy",
         },
         command=f"turnout demo --seeds {seeds} --rounds {rounds}",
-        conclusion=conclusion.conclude(figures, tolerance=DEFAULT_TOLERANCE, reference="random"),
+        conclusion=conclude(figures, tolerance=DEFAULT_TOLERANCE, reference="random"),
     )
     write_text(path, page)

@@ -26,8 +26,8 @@ from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError
 from turnout.lab.analysis.replay.replay import fitted_build
 from turnout.lab.analysis.tuning import TUNED, Build, GoalFigure, TuningResult, find_setting
+from turnout.lab.drawing.figures import draw_trade_off
 from turnout.lab.drawing.style import save_as
-from turnout.lab.drawing.trade_off import draw_trade_off
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.worlds.base import World
 from turnout.lab.worlds.recorded import ASSUMPTIONS

@@ -10,12 +10,11 @@ import numpy as np
 from turnout.dashboard.sources.ledger import CLOCKS
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.slots.turns import FINISHED
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, judged_tolerance, known_guarantee
-from turnout.lab.analysis.metrics import jain_index
+from turnout.lab.analysis.metrics import JudgedPromise, Judgement, jain_index, judged_tolerance, known_guarantee
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.tables import RunInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)

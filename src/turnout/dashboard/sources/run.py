@@ -19,10 +19,10 @@ from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
 from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
 from turnout.lab.analysis.explain import explain_run
-from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan, slot_defaults
-from turnout.lab.runs.slots import SimulatedTurn
+from turnout.lab.runs.play import SimulatedTurn
 from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.tables import RunInfo
 from turnout.live._internals import FAILED, KINDS
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy

@@ -17,10 +17,10 @@ from turnout.dashboard.views.common import Text, bin_series, mean_by_round
 from turnout.dashboard.watch import LISTED_RUNS, Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, promise_of_runs, worst_of
+from turnout.lab.analysis.metrics import JudgedPromise, Judgement, promise_of_runs, worst_of
 from turnout.lab.analysis.promise import share_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
-from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.tables import RunInfo
 
 #: How long one request may compute figures of runs; the next request continues.
 FIGURES_SECONDS = 0.5

@@ -11,7 +11,7 @@ from turnout.errors import PluginError, ReportError, SettingError, TurnoutError
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundRecord, RoundReport
 from turnout.lab.runs.plans import RunPlan
-from turnout.lab.runs.slots import SlotRun
+from turnout.lab.runs.play import SlotRun
 from turnout.lab.runs.store import RunStore
 from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import SelectionPolicy

@@ -97,8 +97,7 @@ class LearningCurve:
         """Returns the last measurement at each of these times; NaN before the first and after the end of the run."""
         when, end = (self.rounds, self.length) if clock == "rounds" else (self.minutes, self.duration)
         last = np.searchsorted(when, times, side="right") - 1
-        values: FloatArray = np.where((last >= 0) & (times <= end), self.accuracies[last], np.nan)
-        return values
+        return np.where((last >= 0) & (times <= end), self.accuracies[last], np.nan)
 
     def _first_reaching(self, target: float) -> int:
         return int((self.accuracies >= target).argmax())

@@ -21,15 +21,7 @@ import numpy.typing as npt
 from turnout.errors import ReportError, SettingError
 from turnout.kernel import certificate as certificates
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, exact_rates
-from turnout.kernel.certificate import (
-    DEFAULT_TOLERANCE,
-    Accrual,
-    Certificate,
-    PromiseStatus,
-    Tolerance,
-    as_tolerance,
-    exact_tolerance,
-)
+from turnout.kernel.certificate import Accrual, Certificate, PromiseStatus, Tolerance
 from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
@@ -79,9 +71,8 @@ class Shortfall:
     @property
     def ever_broken(self) -> BoolArray:
         """Whether each client was ever further behind than the tolerance, even if it caught up later."""
-        limit = math.floor(exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
-        broken: BoolArray = self.largest_units > limit
-        return broken
+        limit = math.floor(certificates.exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
+        return self.largest_units > limit
 
 
 def shortfalls(
@@ -90,7 +81,7 @@ def shortfalls(
     *,
     accrual: Accrual = "always",
     counts: TurnCounting = "selected",
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    tolerance: Tolerance = certificates.DEFAULT_TOLERANCE,
 ) -> Shortfall:
     """Returns how far clients fell behind a promise, at any time and at the end.
 
@@ -103,7 +94,7 @@ def shortfalls(
     """
     require_rounds(columns)
     rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    limit = math.floor(exact_tolerance(as_tolerance(tolerance)) * units_per_turn)
+    limit = math.floor(certificates.exact_tolerance(certificates.as_tolerance(tolerance)) * units_per_turn)
     accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, counted_outcomes(counts))
     balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
@@ -187,8 +178,29 @@ def owed_after_each_round(columns: RoundColumns, guaranteed_rate: Rate | npt.Arr
     units, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
     balance = np.cumsum(units - columns.chosen_mask * units_per_turn, axis=0)
     # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
-    owed: FloatArray = (balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0)) / units_per_turn
-    return owed
+    return (balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0)) / units_per_turn
+
+
+def turns_behind(columns: RoundColumns, guarantee: Guarantee, owed: IntArray | None = None) -> FloatArray:
+    """Returns the turns that the client furthest behind is behind its promise after each round, (T,).
+
+    Args:
+        columns: The rounds.
+        guarantee: The promise.
+        owed: What each client is owed before the first round, in exact units; it is changed to that after the last.
+    """
+    rates, units_per_turn = exact_rates(guarantee.rate, columns.clients)
+    accruing = accrual_mask(columns, guarantee.accrual)
+    counts = with_outcome(columns, counted_outcomes(guarantee.counts))
+    starts = columns.starts.tolist()
+    units = np.zeros(columns.clients, dtype=np.int64) if owed is None else owed
+    furthest = np.empty(len(columns), dtype=np.int64)
+    for index in range(len(columns)):
+        rows = slice(starts[index], starts[index + 1])
+        units += accruing[index] * rates
+        units[columns.chosen[rows][counts[rows]]] -= units_per_turn
+        furthest[index] = units.max()
+    return furthest / units_per_turn
 
 
 def accrual_mask(columns: RoundColumns, accrual: Accrual) -> BoolArray:
@@ -217,13 +229,7 @@ def with_outcome(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
     is_wanted = np.array([outcome in outcomes for outcome in OUTCOMES])
     if columns.outcomes is None:
         return np.full(len(columns.chosen), is_wanted[OUTCOMES.index("arrived")])
-    mask: BoolArray = is_wanted[columns.outcomes]
-    return mask
-
-
-def round_of_each_row(columns: RoundColumns) -> IntArray:
-    """Returns the index, from 0, of the round to which each row of the columns belongs, (R,)."""
-    return np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
+    return is_wanted[columns.outcomes]
 
 
 def require_rounds(columns: RoundColumns) -> int:
@@ -236,5 +242,6 @@ def require_rounds(columns: RoundColumns) -> int:
 def _paid_mask(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
     paying = with_outcome(columns, outcomes)
     counts = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
-    counts[round_of_each_row(columns)[paying], columns.chosen[paying]] = True
+    round_of_row = np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
+    counts[round_of_row[paying], columns.chosen[paying]] = True
     return counts

@@ -1,13 +1,14 @@
-"""The common style of all figures, and how they are written."""
+"""The common style of all figures, how they are described and written, and labels that overlap nothing."""
 
 from __future__ import annotations
 
 import io
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,59 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.drawing.describing import description_of, title_of
 from turnout.lab.drawing.palette import Style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = Any  # for annotations; matplotlib is imported when a figure is drawn
+
+
+def title_of(drawn: Figure) -> str:
+    """Returns the titles of all panels, each once."""
+    return "; ".join(dict.fromkeys(filter(None, map(_heading, drawn.axes))))
+
+
+def description_of(drawn: Figure) -> str:
+    """Returns for each panel its axes, and the last value of each labelled line or the place of each labelled point."""
+    shared = {axes: _shared_label(drawn, axes) for axes in drawn.axes}
+    return " ".join(_panel(axes, shared[axes]) for axes in drawn.axes if axes.get_label() != "<colorbar>")
+
+
+def _panel(axes: Axes, y_label: str) -> str:
+    heading = _heading(axes)
+    plotted = f"{y_label or 'rows'} against {axes.get_xlabel()}" if axes.get_xlabel() else y_label
+    shown = ", ".join(_contents(axes))
+    parts = [part for part in (heading, plotted, shown) if part]
+    return ": ".join(parts) + "." if parts else ""
+
+
+def _contents(axes: Axes) -> Iterator[str]:
+    """Yields each labelled line with its last value, or its place if it is a point."""
+    handles, labels = axes.get_legend_handles_labels()
+    for handle, label in zip(handles, labels, strict=True):
+        line = handle[0] if isinstance(handle, tuple) else handle
+        data = line.get_data() if hasattr(line, "get_data") else ((), ())
+        x, y = (np.asarray(values, dtype=np.float64) for values in data)
+        if len(x) == 1:
+            yield f"{label} at ({x[0]:.3g}, {y[0]:.3g})"
+        elif len(x):
+            yield f"{label} ends at {y[-1]:.3g}"
+
+
+def _shared_label(drawn: Figure, axes: Axes) -> str:
+    """Returns the label of the y axis, or that of the first panel of its row, which shares the axis."""
+    if axes.get_ylabel():
+        return axes.get_ylabel()
+    siblings = axes.get_shared_y_axes().get_siblings(axes)
+    return next((other.get_ylabel() for other in drawn.axes if other in siblings and other.get_ylabel()), "")
+
+
+def _heading(axes: Axes) -> str:
+    return axes.get_title(loc="left") or axes.get_title()
+
 
 STYLE = {
     "svg.hashsalt": "turnout",
@@ -195,3 +242,121 @@ def _matplotlib() -> tuple[Any, type[Figure]]:
     except ImportError as error:
         raise SettingError("figures need matplotlib: pip install 'turnout[plots]'") from error
     return mpl, Figure
+
+
+#: Distances between a point and its label in points, the nearest first.
+DISTANCES = (5.0, 9.0, 14.0, 20.0, 28.0, 38.0, 50.0)
+#: Directions of a label from its point, the most readable first.
+DIRECTIONS = ((1, 0.6), (1, -0.6), (-1, 0.6), (-1, -0.6), (0, 1), (0, -1), (1, 0), (-1, 0))
+#: Beyond this distance in points, a thin line connects a label with its point.
+NEAR = 10.0
+#: The radius of a point in points.
+RADIUS = 4.0
+#: The distance between two places on a line that a label avoids, in pixels.
+LINE_STEP = 4.0
+
+Box = tuple[float, float, float, float]
+
+
+def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str], *, size: float = 8.0) -> None:
+    """Writes a text beside each point of finished axes, where it overlaps as little as possible.
+
+    Args:
+        axes: The axes; their limits, scales and labels must not change afterwards.
+        x: The x coordinates of the points.
+        y: The y coordinates of the points.
+        texts: The texts.
+        size: The font size in points.
+    """
+    drawn = axes.get_figure(root=True)
+    assert drawn is not None, "the axes belong to a figure"
+    with patient():
+        drawn.draw_without_rendering()
+    scale = drawn.dpi / 72
+    points = axes.transData.transform(np.column_stack([x, y])) / scale
+    frame = axes.get_window_extent()
+    limits = (frame.x0 / scale, frame.y0 / scale, frame.x1 / scale, frame.y1 / scale)
+    taken: list[Box] = [(a - RADIUS, b - RADIUS, a + RADIUS, b + RADIUS) for a, b in points.tolist()]
+    legend = axes.get_legend()
+    if legend is not None:
+        key = legend.get_window_extent()
+        taken.append((key.x0 / scale, key.y0 / scale, key.x1 / scale, key.y1 / scale))
+    lines = _along_lines(axes) / scale
+    for index, text in enumerate(texts):
+        note = axes.annotate(
+            text,
+            (x[index], y[index]),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=size,
+            color="black",
+            ha="center",
+            va="center",
+        )
+        note.set_in_layout(False)
+        extent = note.get_window_extent()
+        width, height = extent.width / scale, extent.height / scale
+        offset, box = _best(points[index], width, height, taken, lines, limits)
+        note.xyann = offset
+        taken.append(box)
+        if np.hypot(max(abs(offset[0]) - width / 2, 0.0), max(abs(offset[1]) - height / 2, 0.0)) > NEAR:
+            line = axes.annotate(
+                "",
+                (x[index], y[index]),
+                xytext=_edge(offset, width, height),
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
+            )
+            line.set_in_layout(False)
+
+
+def _best(
+    point: FloatArray, width: float, height: float, taken: Sequence[Box], lines: FloatArray, limits: Box
+) -> tuple[tuple[float, float], Box]:
+    """Returns the first place that overlaps nothing, or else the one that overlaps least."""
+    best: tuple[float, tuple[float, float], Box] | None = None
+    for distance in DISTANCES:
+        for right, up in DIRECTIONS:
+            offset = (right * (distance + width / 2), up * (distance + height / 2))
+            x, y = point[0] + offset[0], point[1] + offset[1]
+            box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+            covered = sum(_overlap(box, other) for other in taken) + _outside(box, limits)
+            inside = (lines > (box[0], box[1])).all(axis=1) & (lines < (box[2], box[3])).all(axis=1)
+            covered += float(inside.sum())
+            if best is None or covered < best[0] - 1e-9:
+                best = (covered, offset, box)
+            if covered < 1e-6:
+                return offset, box
+    assert best is not None, "there are directions and distances"
+    return best[1], best[2]
+
+
+def _along_lines(axes: Axes) -> FloatArray:
+    """Returns places on all lines of the axes, in pixels: a label should not cover them."""
+    places = [np.empty((0, 2))]
+    for line in axes.get_lines():
+        path = line.get_transform().transform(np.asarray(line.get_xydata(), dtype=np.float64))
+        if line.get_linestyle() != "None":
+            for start, end in pairwise(path):
+                steps = np.linspace(0.0, 1.0, max(int(np.hypot(*(end - start)) / LINE_STEP), 1), endpoint=False)
+                places.append(start + steps[:, None] * (end - start))
+    return np.concatenate(places)
+
+
+def _overlap(one: Box, other: Box) -> float:
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(width, 0.0) * max(height, 0.0)
+
+
+def _outside(box: Box, limits: Box) -> float:
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return area - _overlap(box, limits)
+
+
+def _edge(offset: tuple[float, float], width: float, height: float) -> tuple[float, float]:
+    """Returns the place on the label that is nearest to the point."""
+    return (
+        float(np.clip(0.0, offset[0] - width / 2, offset[0] + width / 2)),
+        float(np.clip(0.0, offset[1] - height / 2, offset[1] + height / 2)),
+    )

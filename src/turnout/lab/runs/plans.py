@@ -12,23 +12,12 @@ from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import LOSS
 from turnout.lab import learner_registry as learners
-from turnout.lab.runs.play import RoundRun, Run
-from turnout.lab.runs.slots import SlotRun
+from turnout.lab.runs.play import RoundRun, Run, SlotRun
 from turnout.lab.worlds import registry as worlds
 from turnout.lab.worlds.base import World
-from turnout.lab.worlds.registry import WorldBuilder, build_world
 from turnout.plugins import Registry, is_module_name, naming_packages, packages_of
 from turnout.policies import registry as policies
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import (
-    PolicyBuilder,
-    as_named,
-    build_policy,
-    load_policies,
-    nested_settings,
-    policy_parts,
-    with_defaults,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +51,11 @@ class RunPlan:
 
         def __init__(
             self,
-            policy: str | PolicyBuilder,
+            policy: str | policies.PolicyBuilder,
             rounds: int,
             seed: int = 0,
             settings: Mapping[str, Any] = ...,
-            world: str | WorldBuilder = "paper",
+            world: str | worlds.WorldBuilder = "paper",
             world_settings: Mapping[str, Any] = ...,
             keep: Literal["all", "choices"] = "all",
             concurrency: int | None = None,
@@ -87,7 +76,7 @@ class RunPlan:
             raise SettingError(f"keep must be 'all' or 'choices', not {self.keep!r}")
         if self.concurrency is not None:
             object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
-            for name, settings in nested_settings(self.policy, self.settings):
+            for name, settings in policies.nested_settings(self.policy, self.settings):
                 if settings.get("cohort_size", 1) != 1:
                     raise SettingError(
                         f"cohort_size of {name} cannot be used with concurrency, because turns are given one at a "
@@ -96,14 +85,14 @@ class RunPlan:
 
     def _name_plugins(self) -> None:
         """Replaces classes by their names, and imports what was named explicitly."""
-        policy, settings = as_named(self.policy, self.settings)
+        policy, settings = policies.as_named(self.policy, self.settings)
         world = self.world if isinstance(self.world, str) else worlds.REGISTRY.name_of(self.world)
         inside = learners.with_named_learner(world, self.world_settings)
         named = {"policy": policy, "settings": settings, "world": world, "world_settings": inside}
         for name, value in named.items():
             object.__setattr__(self, name, value)
         if not self.stored:
-            load_policies(policy, settings)
+            policies.load_policies(policy, settings)
             for name in filter(is_module_name, self._worlds()):
                 worlds.REGISTRY.load(name)
             if (learner := learners.named_learner(world, inside)) is not None and is_module_name(learner):
@@ -145,7 +134,7 @@ class RunPlan:
         """Returns the names of policies, worlds and learner, each with the registry that knows it."""
         learner = learners.named_learner(self.world, self.world_settings)
         return [
-            *((policies.REGISTRY, name) for name in policy_parts(self.policy, self.settings)),
+            *((policies.REGISTRY, name) for name in policies.policy_parts(self.policy, self.settings)),
             *((worlds.REGISTRY, name) for name in self._worlds()),
             *([] if learner is None else [(learners.REGISTRY, learner)]),
         ]
@@ -168,7 +157,7 @@ class RunPlan:
             return self._build()
 
     def _build(self) -> tuple[SelectionPolicy, World]:
-        world = build_world(self.world, self.seed, **self.world_settings)
+        world = worlds.build_world(self.world, self.seed, **self.world_settings)
         settings = dict(self.settings)
         for reserved in ("name", "clients"):
             if reserved in settings:
@@ -178,7 +167,8 @@ class RunPlan:
         defaults = {"seed": self.seed, "availability": world.availability}
         if self.concurrency is not None:
             defaults |= slot_defaults(world.clients)
-        policy = build_policy(self.policy, world.clients, **with_defaults(self.policy, settings, defaults))
+        settings = policies.with_defaults(self.policy, settings, defaults)
+        policy = policies.build_policy(self.policy, world.clients, **settings)
         for signal in policy.signals:
             if signal not in world.signals:
                 raise SettingError(

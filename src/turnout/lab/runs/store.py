@@ -18,8 +18,7 @@ from turnout.closing import Closable
 from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.info import RunInfo
-from turnout.lab.runs.tables import RunTable, TableKind, build_table
+from turnout.lab.runs.tables import RunInfo, RunTable, TableKind, build_table
 from turnout.storage.encoding.limits import check_clients, parse_json
 from turnout.storage.encoding.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 from turnout.storage.files.database import RUNS, create, translate_sqlite_errors

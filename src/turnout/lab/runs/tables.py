@@ -1,6 +1,6 @@
-"""Many runs as one tidy table: one row per run, per round, per client or per turn, with the settings as columns.
+"""The summaries of stored runs, and many runs as one tidy table: one row per run, per round, per client or per turn.
 
-A table is made of parts, one per run: the constants of the run, and its columns.
+A table is made of parts, one per run: the constants of the run, and its columns; its settings are columns, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,34 @@ import numpy.typing as npt
 from turnout.errors import SettingError, StoreError, suggestion
 from turnout.kernel.rounds import OUTCOMES
 from turnout.kernel.slots.turns import FINISHED
-from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.info import RunInfo
-from turnout.lab.tables import csv_text
-from turnout.tracking.names import flat_settings
+from turnout.lab.columns import RoundColumns, csv_text
+from turnout.tracking.trackers import flat_settings
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A summary of a stored run, which is available without reading its rounds.
+
+    Attributes:
+        id: The number of the run in its store.
+        key: The unique name of the run.
+        plan: The settings that determine the run.
+        clients: The number of clients.
+        rounds: The number of stored rounds.
+        finished: Whether the run is complete.
+        code_version: The version of turnout that started the run.
+        started: The time at which the run was started, in UTC and ISO format.
+    """
+
+    id: int
+    key: str
+    plan: dict[str, Any]
+    clients: int
+    rounds: int
+    finished: bool
+    code_version: str
+    started: str
+
 
 TableKind = Literal["runs", "rounds", "clients", "turns"]
 KINDS: tuple[TableKind, ...] = get_args(TableKind)

@@ -7,16 +7,13 @@ from types import MappingProxyType
 
 from turnout.errors import SettingError, suggestion
 from turnout.lab.studies.framework.experiment import Experiment
-from turnout.lab.studies.pace.price_of_fairness import PriceOfFairness
-from turnout.lab.studies.pace.time_to_accuracy import TimeToAccuracy
+from turnout.lab.studies.pace import PriceOfFairness, TimeToAccuracy
 from turnout.lab.studies.paper.accuracy import AccuracyRounds, AccuracyTime
 from turnout.lab.studies.paper.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.paper.fairness_impact import FairnessImpact
-from turnout.lab.studies.paper.horizon import HorizonStudy
-from turnout.lab.studies.paper.lemma import Lemma
 from turnout.lab.studies.paper.stability import Stability
-from turnout.lab.studies.paper.theory import Theory
-from turnout.lab.studies.paper.trade_off import TradeOff
+from turnout.lab.studies.paper.theory import Lemma, Theory
+from turnout.lab.studies.paper.trade_off import HorizonStudy, TradeOff
 
 NUMERICAL: tuple[Experiment, ...] = (
     Overview(),

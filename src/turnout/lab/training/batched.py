@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import visible_selection
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import StoredRun, StoredWatcher, missing_plans, run_id, sweep
-from turnout.lab.training.buffered import finish_batched
+from turnout.lab.runs.sweep import (
+    Executor,
+    StoredRun,
+    StoredWatcher,
+    WorkerTask,
+    missing_plans,
+    play_task,
+    run_id,
+    sweep,
+)
 from turnout.lab.training.learner_cache import LearnerCache
 from turnout.lab.training.learners.base import Learner
-from turnout.lab.training.world import BegunRounds, FederatedWorld
+from turnout.lab.training.task import TorchTask, register_task
+from turnout.lab.training.world import BegunRounds, FederatedWorld, finish_batched
 
 Watcher = Callable[[int], None]
 #: Finishes one step of some runs that was begun; returns the records that each can store now.
@@ -195,3 +212,155 @@ def _begin_turn(runs: Sequence[RunInProgress]) -> Step:
         ]
 
     return finish
+
+
+def play_plans(
+    plans: Iterable[RunPlan],
+    store: RunStore,
+    *,
+    workers: int | None = None,
+    backend: Executor | None = None,
+    device: str = "cpu",
+    watch: Watcher | None = None,
+    track: StoredWatcher | None = None,
+) -> list[int]:
+    """Plays every plan that is missing from the store, with or without training; returns the run ids in plan order.
+
+    Args:
+        plans: The plans of the runs.
+        store: The store that holds finished runs and receives new ones.
+        workers: The number of processes of this machine, by default one per core.
+        backend: An executor that distributes all runs, each of which trains on one CPU core; by default processes of
+            this machine.
+        device: The torch device of this machine that trains convolutional networks; without a backend.
+        watch: Called with the number of rounds that were just played.
+        track: Called with the plan and the rounds of runs as they are stored.
+    """
+    requested, stored = list(plans), Watchers(watch, track=track).stored
+    if backend is not None:
+        if device != "cpu":
+            raise SettingError(
+                f"the workers of a backend train on CPUs, not on {device}: omit the backend to train on {device}",
+                argument="device",
+            )
+        return sweep(requested, store, backend=backend, watch=stored, play=train_task)
+    train_plans(filter(trains, requested), store, device=device, workers=workers, watch=watch, track=track)
+    sweep([plan for plan in requested if not trains(plan)], store, workers=workers, watch=stored)
+    return [run_id(store, plan) for plan in requested]
+
+
+def trains(plan: RunPlan) -> bool:
+    """Returns whether the run of a plan trains a model."""
+    return plan.world == "training"
+
+
+def check_device(plans: Iterable[RunPlan], device: str) -> None:
+    """Raises SettingError for a device other than the CPU if no plan trains a model."""
+    if device != "cpu" and not any(trains(plan) for plan in plans):
+        raise SettingError(
+            f"these runs train no model: the device must be cpu, not {device}; runs in the world training use a device"
+        )
+
+
+def train_task(task: WorkerTask) -> bytes:
+    """Plays a run in a worker, which trains in this process only: the workers share the cores."""
+    with LearnerCache(workers=1):
+        return play_task(task)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRun:
+    """One policy with one seed: its rounds and its model.
+
+    `scores` is the metric of the task after each round, NaN where it was not measured. `weights` is the final model as
+    one vector; `TorchTask.module` returns it as a module.
+    """
+
+    policy: str
+    seed: int
+    columns: RoundColumns
+    scores: FloatArray
+    weights: npt.NDArray[np.floating]
+
+    @property
+    def score(self) -> float:
+        """The metric of the task when it was last measured."""
+        measured = self.scores[~np.isnan(self.scores)]
+        return float(measured[-1]) if len(measured) else float("nan")
+
+    @property
+    def seconds(self) -> float:
+        """The simulated time of all rounds."""
+        return float(self.columns.durations.sum())
+
+    @property
+    def least_share(self) -> float:
+        """The smallest share of the rounds in which any client was selected."""
+        return float(self.columns.turns.min() / len(self.columns))
+
+    def seconds_to(self, score: float) -> float:
+        """Returns the simulated time until the metric was at least `score`; infinity if it never was."""
+        reached = np.flatnonzero(self.scores >= score)
+        return float(self.columns.durations[: reached[0] + 1].sum()) if len(reached) else float("inf")
+
+
+def train_policies(
+    task: TorchTask,
+    policies: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    *,
+    rounds: int,
+    seeds: Iterable[int] = (0,),
+    world: str = "paper",
+    world_settings: Mapping[str, Any] | None = None,
+    evaluate_every: int = 1,
+    device: str = "cpu",
+    workers: int | None = None,
+    store: Path | str | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> list[TrainedRun]:
+    """Trains a task under every policy with every seed; on a GPU, all of them in one computation.
+
+    Args:
+        task: The model and its data.
+        policies: Names of policies, or a mapping from names to their settings.
+        rounds: The number of rounds.
+        seeds: Each seed is a run with its own world, partition, initial weights and batches, the same for all policies.
+        world: The name of the world that determines availability and exchange times.
+        world_settings: Its settings.
+        evaluate_every: The test set is evaluated every so many rounds.
+        device: The torch device.
+        workers: The number of processes on a CPU, by default one per core.
+        store: A file that keeps all runs. An interrupted call resumes from it, and finished runs are not trained again.
+        watch: Called with the number of rounds that were just played.
+    """
+    if isinstance(policies, str):
+        raise SettingError(f"policies must be a list of names, or a mapping from names to settings, not {policies!r}")
+    settings = policies if isinstance(policies, Mapping) else {policy: {} for policy in policies}
+    learner = f"task-{task.fingerprint}"  # another model, or other data, are other runs in the store
+    register_task(task, learner)
+    details = {"learner": learner, "inner": world, "world": dict(world_settings or {})}
+    plans = [
+        RunPlan(
+            policy,
+            rounds,
+            seed,
+            dict(own),
+            world="training",
+            world_settings={**details, "evaluate_every": evaluate_every},
+        )
+        for policy, own in settings.items()
+        for seed in seeds
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "runs.turnout" if store is None else Path(store)
+        with RunStore(path) as opened:
+            ids = train_plans(plans, opened, device=device, workers=workers, keep_models=True, watch=watch)
+            return [_read(task, plan, opened, run) for plan, run in zip(plans, ids, strict=True)]
+
+
+def _read(task: TorchTask, plan: RunPlan, store: RunStore, run: int) -> TrainedRun:
+    columns, snapshot = store.columns(run), store.snapshot(run)
+    scores = columns.metrics.get(task.metric, np.full(len(columns.rounds), np.nan))
+    if snapshot is None:
+        raise SettingError(f"the store holds the run of {plan.policy}, seed {plan.seed}, without its model")
+    return TrainedRun(plan.policy, plan.seed, columns, np.asarray(scores), snapshot[1]["world.weights"])

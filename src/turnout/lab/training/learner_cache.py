@@ -8,18 +8,16 @@ import math
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from turnout.closing import Closable
 from turnout.errors import SettingError
-from turnout.lab.training.buffered import BufferedTraining, federated_world
 from turnout.lab.training.datasets import Dataset, load_dataset
 from turnout.lab.training.learners.base import Learner, Training
-from turnout.lab.training.learners.networks import paper_network
-from turnout.lab.training.learners.numpy_learner import NumpyLearner
+from turnout.lab.training.learners.numpy_learner import NumpyLearner, paper_network
 from turnout.lab.training.partition import partition
 from turnout.lab.training.task import TorchTask, find_task
-from turnout.lab.training.world import Federation, TrainingWorld
+from turnout.lab.training.world import BufferedTraining, Federation, TrainingWorld, federated_world
 from turnout.lab.worlds.registry import build_world
 from turnout.version import __version__
 
@@ -31,7 +29,7 @@ OWN_SETTINGS = (
 )
 
 
-class LearnerCache:
+class LearnerCache(Closable):
     """While it is open (`with`), training worlds with equal settings share a dataset and a learner on its device.
 
     `workers` is the number of processes that train on a CPU, by default one per core.
@@ -96,19 +94,15 @@ class LearnerCache:
 
     def close(self) -> None:
         """Closes all learners."""
+        if self._token is not None:
+            _ACTIVE.reset(self._token)
+            self._token = None
         for learner in self._learners.values():
             learner.close()
 
-    def __enter__(self) -> LearnerCache:
+    def __enter__(self) -> Self:
         self._token = _ACTIVE.set(self)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._token is not None:
-            _ACTIVE.reset(self._token)
-        self.close()
 
     def _create_learner(self, dataset: Dataset, model: str, hidden: int, training: Training) -> Learner:
         if model == "mlp":

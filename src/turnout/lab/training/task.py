@@ -13,11 +13,10 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.learner_registry import REGISTRY
-from turnout.lab.training.buffered import BufferedTraining, federated_world
 from turnout.lab.training.learners.base import Learner, Training
 from turnout.lab.training.partition import Partition
 from turnout.lab.training.partition import partition as papers_partition
-from turnout.lab.training.world import Federation, TrainingWorld
+from turnout.lab.training.world import BufferedTraining, Federation, TrainingWorld, federated_world
 from turnout.lab.worlds.base import World
 from turnout.log import get_log
 
@@ -109,8 +108,7 @@ class TorchTask:
             workers: The number of processes on a CPU, by default one per core.
         """
         from turnout.lab.training.learners.devices import usable_device
-        from turnout.lab.training.learners.module_learner import ModuleLearner
-        from turnout.lab.training.learners.stacked_modules import StackedModuleLearner, stacking_obstacle
+        from turnout.lab.training.learners.module_learner import ModuleLearner, StackedModuleLearner, stacking_obstacle
 
         on_gpu = usable_device(device) == "cuda"
         if self.method == "stacked" or (self.method == "auto" and on_gpu):

@@ -1,11 +1,15 @@
+"""The leaderboards: contenders, measurements, the cost of choosing, the Pareto front, figures."""
+
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,27 +17,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.studies.made_up import reproduce
+from turnout import RoundOffer, RoundReport, Selection
 from turnout.errors import SettingError, TurnoutError
-from turnout.lab import RoundColumns, RunStore, play
+from turnout.lab import PaperWorld, RoundColumns, RunStore, play
 from turnout.lab.analysis.metrics import available_rates, jain_index
 from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.drawing.style import figure
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.sweep import play_plan
 from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.leaderboard import leaderboard
-from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF
-from turnout.lab.studies.leaderboard.front import classify, on_front
+from turnout.lab.studies.leaderboard.drawing import FEW_TICKS, HEADINGS, _scale_by_turns, draw_board
 from turnout.lab.studies.leaderboard.leaderboard import (
     MIN_PRESENCE,
     Leaderboard,
     as_json,
+    choosing_costs,
+    classify,
+    on_front,
     rows_of,
     with_costs,
     write_leaderboard,
 )
 from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
 from turnout.lab.training.world import TrainingWorld
+from turnout.policies import UniformRandom
 from turnout.policies.registry import POLICIES, WRAPPERS
 
 LABELS = {
@@ -289,9 +298,9 @@ def test_rarely_available_clients_are_excluded_from_the_least_share() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_the_front_contains_the_points_that_are_not_dominated(points: list[tuple[int, int]]) -> None:
-    front = on_front([time for time, _ in points], [shortfall for _, shortfall in points])
-    for (time, shortfall), best in zip(points, front.tolist(), strict=True):
-        dominated = any(t <= time and s <= shortfall and (t, s) != (time, shortfall) for t, s in points)
+    front = on_front(*zip(*points, strict=True))
+    for (seconds, shortfall), best in zip(points, front.tolist(), strict=True):
+        dominated = any(t <= seconds and s <= shortfall and (t, s) != (seconds, shortfall) for t, s in points)
         assert best != dominated
 
 
@@ -353,12 +362,12 @@ def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str
     assert data["guaranteed_rate"] == SUITES[name].rate
     assert ("availability: generated" in str(data["assumptions"])) == (name == "traces")
     assert data["machine_dependent"] == ["microseconds"]
-    for figure in ("leaderboard.svg", "front.svg"):
-        text = (tmp_path / figure).read_text()
+    for drawing in ("leaderboard.svg", "front.svg"):
+        text = (tmp_path / drawing).read_text()
         assert all(label.replace("&", "&amp;") in text for label in LABELS[name])
-        assert ("Runs that never reach the target" in text) == (name == "training" and figure == "leaderboard.svg")
+        assert ("Runs that never reach the target" in text) == (name == "training" and drawing == "leaderboard.svg")
         rounds = "its available rounds" if name == "traces" else "all rounds"
-        assert (f"in turns behind {SUITES[name].rate:g} of {rounds}" in text) == (figure == "front.svg")
+        assert (f"in turns behind {SUITES[name].rate:g} of {rounds}" in text) == (drawing == "front.svg")
 
 
 def test_data_is_written_even_if_figures_cannot_be_drawn(
@@ -438,3 +447,66 @@ def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> 
         assert np.asarray(table["least_share"])[rows["random, in rounds"]] == pytest.approx(least, rel=1e-5)
     within = np.asarray(table["worst_shortfall"])[[rows[f"FairPace, {share} %"] for share in (50, 75, 95)]]
     assert (within < 1).all()
+
+
+def test_the_cost_is_the_median_time_of_asking_and_telling_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In round t, asking takes t µs, playing 100 s, and telling 2t µs: 3t µs count, and the median of t is 4."""
+    clock = 0.0
+    rounds: list[int] = []
+
+    class Slow(UniformRandom):
+        def ask(self, offer: RoundOffer) -> Selection:
+            nonlocal clock
+            clock += offer.round * 1e-6
+            return super().ask(offer)
+
+        def tell(self, report: RoundReport) -> None:
+            nonlocal clock
+            clock += 2 * report.round * 1e-6
+            rounds.append(report.round)
+            super().tell(report)
+
+    class SlowWorld(PaperWorld):
+        def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+            nonlocal clock
+            clock += 100.0
+            return super().play(offer, selection)
+
+    monkeypatch.setattr(time, "thread_time", lambda: clock)
+    cost = leaderboard._median_cost(Slow(8, cohort_size=2), SlowWorld(clients=8), 7)
+    assert rounds == [1, 2, 3, 4, 5, 6, 7]
+    assert cost == pytest.approx(12.0, rel=1e-3)
+
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.mark.parametrize(
+    ("shortfalls", "limits"), [([0.5, 1.0], (0.0, 2.6)), ([-10.0, 20.0], (-13.0, 26.0)), ([3.0], (0.0, 3.9))]
+)
+def test_the_axis_of_shortfalls_has_room_for_all_and_for_the_tolerance(
+    shortfalls: list[float], limits: tuple[float, float]
+) -> None:
+    with figure(3.0, 3.0) as drawn:
+        axes = drawn.subplots()
+        _scale_by_turns(axes, np.array(shortfalls), FEW_TICKS)
+        assert axes.get_xlim() == pytest.approx(limits)
+        assert axes.get_xticks().tolist() == [tick for tick in FEW_TICKS if limits[0] <= tick <= limits[1]]
+
+
+def test_axes_begin_at_0_except_those_of_accuracies() -> None:
+    measures = ["minutes_to_target", "final_accuracy", "shortfall", "least_share"]
+    table: Any = {
+        "contender": ["a", "b"],
+        "told_truth": [False, False],
+        "policy": ["random", "oort"],
+        "front": ["front", "behind"],
+    }
+    for measure in measures:
+        table |= {measure: [0.9, 0.95], f"{measure}_band": [0.01, 0.01]}
+    drawn = draw_board(SUITES["training"], table)["leaderboard"]
+    begins = {axes.get_title(loc="left"): axes.get_xlim()[0] for axes in drawn.axes}
+    assert {name for name, left in begins.items() if left == 0.0} == {
+        HEADINGS[measure][0] for measure in measures if measure != "final_accuracy"
+    }
+    assert begins["final accuracy"] > 0.8

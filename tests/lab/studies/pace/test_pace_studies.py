@@ -14,12 +14,23 @@ from turnout.lab import RunStore
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.promise import describe_promise
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
-from turnout.lab.studies.framework.experiment import Runs
-from turnout.lab.studies.framework.reproduce import plans_of
+from turnout.lab.studies.framework.experiment import Runs, plans_of
 from turnout.lab.studies.leaderboard.leaderboard import rows_of
-from turnout.lab.studies.pace.experiment import PaceExperiment, judged_rate
-from turnout.lab.studies.pace.price_of_fairness import EQUAL, NONE, PROMISES, RATES, PriceOfFairness
-from turnout.lab.studies.pace.time_to_accuracy import FAST, ONLY_IN, PLAIN, VALUED, VALUED_HIGH, TimeToAccuracy
+from turnout.lab.studies.pace import (
+    EQUAL,
+    FAST,
+    NONE,
+    ONLY_IN,
+    PLAIN,
+    PROMISES,
+    RATES,
+    VALUED,
+    VALUED_HIGH,
+    PaceExperiment,
+    PriceOfFairness,
+    TimeToAccuracy,
+    judged_rate,
+)
 from turnout.policies.registry import build_policy
 
 SEEDS = 4

@@ -12,26 +12,26 @@ import pytest
 from lab.studies.made_up import FAILS, HOLDS, NOISE, OPEN, MadeUpRuns, columns, group
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.theory import regret_bound
-from turnout.lab.drawing.comparison import overview_tables
+from turnout.lab.drawing.figures import overview_tables
 from turnout.lab.studies.framework.claims import Claim, Group
-from turnout.lab.studies.framework.reproduce import plans_of
+from turnout.lab.studies.framework.experiment import plans_of
 from turnout.lab.studies.paper.comparison import (
     CONTENDERS,
+    FAIR_PACE,
     RBCSF_LABELS,
     PullRecord,
     TrainingTime,
     first_round_at,
     flattening_claim,
+    promise_claims,
     pull_record_claims,
     queue_claims,
     training_time_claims,
 )
-from turnout.lab.studies.paper.horizon import FLEET, ZERO, HorizonStudy, horizon_claims
 from turnout.lab.studies.paper.theory import ORACLE, Theory, rate_claim, regret_claim, second_half_mean
+from turnout.lab.studies.paper.trade_off import FLEET, ZERO, HorizonStudy, TradeOff, horizon_claims, trade_off_claims
 from turnout.lab.studies.paper.trade_off import ORACLE as TRADE_OFF_ORACLE
 from turnout.lab.studies.paper.trade_off import WEIGHTS as TRADE_OFF_WEIGHTS
-from turnout.lab.studies.paper.trade_off import TradeOff, trade_off_claims
-from turnout.lab.studies.promise_comparison import FAIR_PACE, promise_claims
 
 #: Differences that do not cancel, because every group has other ones.
 WILD = np.array([[9.0, -9.0, 8.0, -8.0], [-9.0, 9.0, 8.0, -8.0], [9.0, 9.0, -9.0, -9.0]])

@@ -11,7 +11,15 @@ from lab.studies.made_up import FAILS, HOLDS, NOISE, OPEN, MadeUpRuns, columns, 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.studies.framework.claims import Claim, Group
 from turnout.lab.studies.paper.comparison import RBCSF_LABELS
-from turnout.lab.studies.paper.lemma import (
+from turnout.lab.studies.paper.stability import (
+    HORIZONS,
+    UNSTABLE,
+    Stability,
+    growth_exponent,
+    horizons_within,
+    stability_claims,
+)
+from turnout.lab.studies.paper.theory import (
     CONSTANTS,
     DELTA,
     RANDOM,
@@ -20,14 +28,6 @@ from turnout.lab.studies.paper.lemma import (
     lemma_claims,
     scheduled_widths,
     smallest_sufficient,
-)
-from turnout.lab.studies.paper.stability import (
-    HORIZONS,
-    UNSTABLE,
-    Stability,
-    growth_exponent,
-    horizons_within,
-    stability_claims,
 )
 
 CLIENTS, ROUNDS = 40, 20_000

@@ -15,7 +15,7 @@ from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, merge_intervals
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
 from turnout.lab.worlds.traces.formats.tables import TraceLayout
-from turnout.lab.worlds.traces.generator import Generator
+from turnout.lab.worlds.traces.population import Generator
 
 INTERVALS = "client,start,stop,end\na,0,10,100\nb,20,30.5,200\na,40,50,100\n"
 STATES = "client,time,state\na,0,on\na,10,off\nb,5,1\nb,7,0\na,40,true\n"

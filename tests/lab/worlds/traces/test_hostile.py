@@ -13,8 +13,7 @@ import pytest
 
 from hostile import GIB, ZipEntry, deflate_bomb, gzip_bomb, npy, npz, run_limited, zip_file
 from turnout.errors import DatasetError
-from turnout.lab.worlds.traces.formats import csv, files
-from turnout.lab.worlds.traces.formats import npz as npz_format
+from turnout.lab.worlds.traces.formats import files, readers
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces
 
 
@@ -106,18 +105,18 @@ def test_the_limits_of_text_are_those_of_the_content(tmp_path: Path, monkeypatch
     plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text))
-    monkeypatch.setattr(csv, "MAX_TEXT_BYTES", len(text))
+    monkeypatch.setattr(readers, "MAX_TEXT_BYTES", len(text))
     assert problems_of(plain) == problems_of(packed) == []
-    monkeypatch.setattr(csv, "MAX_TEXT_BYTES", len(text) - 1)
+    monkeypatch.setattr(readers, "MAX_TEXT_BYTES", len(text) - 1)
     assert "must have at most 20 bytes, got more" in only_problem(plain)
     assert "must have at most 20 bytes, got more" in only_problem(packed)
     monkeypatch.undo()
-    monkeypatch.setattr(csv, "MAX_LINES", 2)
+    monkeypatch.setattr(readers, "MAX_LINES", 2)
     assert "a file must have at most 2 lines, got more" in only_problem(plain)
     monkeypatch.undo()
-    monkeypatch.setattr(csv, "MAX_CELLS", 4)
+    monkeypatch.setattr(readers, "MAX_CELLS", 4)
     assert problems_of(plain) == []
-    monkeypatch.setattr(csv, "MAX_CELLS", 3)
+    monkeypatch.setattr(readers, "MAX_CELLS", 3)
     assert "a CSV file must have at most 3 cells, got more: remove other columns" in only_problem(plain)
     monkeypatch.undo()
     plain.write_text(",".join(map(str, range(1001))))
@@ -140,9 +139,9 @@ def test_the_numbers_of_rows_and_clients_of_an_npz_file_are_limited(
     arrays: dict[str, Any] = {"client": np.array(["a", "b"]), "score": np.array([1.0, 2.0])}
     path.write_bytes(npz(**arrays))
     assert problems_of(path) == []
-    monkeypatch.setattr(npz_format, "MAX_CLIENTS", 1)
+    monkeypatch.setattr(readers, "MAX_CLIENTS", 1)
     assert "at most 1 clients, got 2: split the clients over several files" in only_problem(path)
-    monkeypatch.setattr(npz_format, "MAX_ROWS", 1)
+    monkeypatch.setattr(readers, "MAX_ROWS", 1)
     assert "array client: must have at most 1 values, got 2" in only_problem(path)
 
 

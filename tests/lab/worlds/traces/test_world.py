@@ -14,8 +14,7 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.lab import RunPlan, TraceWorld, make_world, play
 from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import write_traces
-from turnout.lab.worlds.traces.generator import Generator
-from turnout.lab.worlds.traces.summary import daily_rhythm, summarise_traces
+from turnout.lab.worlds.traces.population import Generator, daily_rhythm, summarise_traces
 
 DETERMINISTIC: dict[str, Any] = {"noise_spread": 0.0, "free_cpu": (0.5, 0.5), "cold_start": 3.0}
 

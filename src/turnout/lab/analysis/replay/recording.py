@@ -68,8 +68,7 @@ class Recording:
 
     def repeats(self, policy: str, given: Mapping[str, Any]) -> bool:
         """Returns whether this is the recorded policy with the recorded settings, in all rounds."""
-        own = _plain(self.settings_for(policy, given))
-        return policy == self.policy and not self.amended_after and own == _plain(self.settings)
+        return policy == self.policy and not self.amended_after and self.settings_for(policy, given) == self.settings
 
     def promise(self, policy: SelectionPolicy) -> Guarantee:
         """Returns the promise by which a policy is judged: its own, else that of the recorded one, else the paper's."""
@@ -117,8 +116,3 @@ def record_run(path: Path, run: int | None = None) -> Recording:
         plan=replace(plan, rounds=len(columns)),
         slots=plan.concurrency,
     )
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts integers to floats, because 20 and 20.0 are the same setting."""
-    return {name: float(value) if isinstance(value, int) else value for name, value in settings.items()}

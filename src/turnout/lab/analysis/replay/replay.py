@@ -23,8 +23,7 @@ from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
-from turnout.lab.runs.play import play
-from turnout.lab.runs.slots import SlotRun
+from turnout.lab.runs.play import SlotRun, play
 from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.policies.base import SelectionPolicy
 

@@ -1,27 +1,28 @@
-"""The base class of experiments: plans to play, findings to compute, a figure to draw.
+"""The base class of experiments: plans to play, findings to compute, a figure to draw; and their results as files.
 
 Drawing never plays a run, and playing never draws.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.columns import RoundColumns
+from turnout.lab.columns import RoundColumns, Table, as_csv, write_text
+from turnout.lab.drawing import style
+from turnout.lab.drawing.style import Figure
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.studies.framework.claims import Claim, Group
-from turnout.lab.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from turnout.lab.studies.framework.claims import Claim, Group, Verdict
 
 Plans = Mapping[str, list[RunPlan]]
 #: Policies with their settings, by label.
@@ -110,3 +111,69 @@ class Experiment(ABC):
     @abstractmethod
     def draw(self, findings: Findings) -> Figure:
         """Draws the figure from the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An experiment and its findings."""
+
+    experiment: Experiment
+    findings: Findings
+
+
+def plans_of(experiments: Iterable[Experiment], seeds: int | None = None, rounds: int | None = None) -> list[RunPlan]:
+    """Returns the plans of all runs that these experiments need; a plan that several need is listed once.
+
+    `seeds` and `rounds` replace the defaults of each experiment.
+    """
+    plans = {
+        plan.key: plan
+        for experiment in experiments
+        for contender in experiment.plans(seeds or experiment.seeds, rounds).values()
+        for plan in contender
+    }
+    return list(plans.values())
+
+
+def compute_results(
+    experiments: Sequence[Experiment], store: RunStore, *, seeds: int | None = None, rounds: int | None = None
+) -> list[Result]:
+    """Computes the findings of each experiment from a store that holds its runs.
+
+    Args:
+        experiments: The experiments.
+        store: The store of the runs.
+        seeds: The number of seeds, by default that of each experiment.
+        rounds: The number of rounds, by default that of each experiment.
+    """
+    return [
+        Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
+        for experiment in experiments
+    ]
+
+
+def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Writes figures as SVG and PNG, their data as CSV and all claims as JSON; returns the paths."""
+    written: list[Path] = []
+    for result in results:
+        for name, table in result.findings.tables.items():
+            written.append(write_text(folder / f"{name}.csv", as_csv(table)))
+        written.extend(style.save(result.experiment.draw(result.findings), folder, result.experiment.name))
+    claims = claims_of(results)
+    written.append(write_text(folder / "claims.json", json.dumps(claims, indent=2, ensure_ascii=False) + "\n"))
+    return list(dict.fromkeys(written))
+
+
+def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Returns every claim as a dict, with the name of its experiment."""
+    return [
+        {"experiment": result.experiment.name, **asdict(claim)}
+        for result in results
+        for claim in result.findings.claims
+    ]
+
+
+def verdict_summary(results: Sequence[Result]) -> str:
+    """Returns how many claims have each verdict, in words."""
+    counts = Counter(claim.verdict for result in results for claim in result.findings.claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict) if counts[verdict])

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.drawing.labels import write_labels
+from turnout.lab.columns import Table
 from turnout.lab.drawing.palette import Style, policy_style
-from turnout.lab.drawing.style import figure, points, set_ticks
+from turnout.lab.drawing.style import Axes, Figure, figure, points, set_ticks, write_labels
 from turnout.lab.studies.leaderboard.suites import Suite
-from turnout.lab.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: The heading and the unit of each measure.
 HEADINGS: Mapping[str, tuple[str, str]] = {

@@ -4,35 +4,112 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.certificate import STATUSES
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.learning_curves import LearningCurve
-from turnout.lab.analysis.metrics import available_rates, jain_index
+from turnout.lab.analysis.metrics import available_rates, jain_index, worst_status
 from turnout.lab.analysis.promise import shortfalls, with_outcome
 from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import with_bands
-from turnout.lab.columns import RoundColumns
+from turnout.lab.columns import RoundColumns, Table, as_columns, as_csv, write_text
 from turnout.lab.drawing import style as drawing
+from turnout.lab.drawing.style import Figure
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.studies.framework.claims import all_above
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.leaderboard.contenders import Contender
 from turnout.lab.studies.leaderboard.drawing import draw_board
-from turnout.lab.studies.leaderboard.front import Position, classify
 from turnout.lab.studies.leaderboard.suites import Suite
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH
-from turnout.lab.tables import Table, as_columns, as_csv, write_text
+from turnout.lab.worlds.base import World
+from turnout.policies.base import SelectionPolicy
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Position = Literal["front", "near", "behind"]
+
+
+def on_front(times: npt.ArrayLike, shortfalls: npt.ArrayLike) -> BoolArray:
+    """Returns which points are not dominated: no other point is at least as good in both and better in one.
+
+    >>> on_front([1.0, 2.0, 3.0], [9.0, 1.0, 1.5])
+    array([ True,  True, False])
+    """
+    time, shortfall = np.asarray(times, dtype=np.float64), np.asarray(shortfalls, dtype=np.float64)
+    as_good = (time[:, None] <= time) & (shortfall[:, None] <= shortfall)
+    better = (time[:, None] < time) | (shortfall[:, None] < shortfall)
+    dominated: BoolArray = np.any(as_good & better, axis=0)
+    return ~dominated
+
+
+def classify(times: Mapping[str, FloatArray], shortfalls: Mapping[str, FloatArray]) -> dict[str, Position]:
+    """Classifies contenders by their values per seed: on the front of the means, near it, or behind it.
+
+    A contender off the front is near it if no other contender dominates it with 95 % confidence, in paired comparisons
+    by seed.
+    """
+    labels = list(times)
+    if not labels:
+        return {}
+    undominated = on_front([times[label].mean() for label in labels], [shortfalls[label].mean() for label in labels])
+    positions: dict[str, Position] = {}
+    for label, best in zip(labels, undominated.tolist(), strict=True):
+        others = [other for other in labels if other != label]
+        gains = [(times[label] - times[other], shortfalls[label] - shortfalls[other]) for other in others]
+        # With 95 % confidence, no gain is negative and at least one is positive.
+        dominated = any(
+            all_above(pair, 0.0) == "holds" and any(all_above([gain], 0.0, strictly=True) == "holds" for gain in pair)
+            for pair in gains
+        )
+        positions[label] = "front" if best else "behind" if dominated else "near"
+    return positions
+
+
+ROUNDS = 50
+SEEDS = 3
+
+
+def choosing_costs(
+    plans: Mapping[str, Sequence[RunPlan]], watch: Callable[[int], None] | None = None
+) -> dict[str, FloatArray]:
+    """Returns the CPU time in microseconds of one `ask` and one `tell`: the median of the first rounds, by seed.
+
+    Contenders are measured alternately, so that load on the machine affects all of them. `watch` is called with the
+    number of runs that were just measured.
+    """
+    costs: dict[str, list[float]] = {label: [] for label in plans}
+    for seed in range(min(SEEDS, *map(len, plans.values()))):
+        for label, by_seed in plans.items():
+            policy, world = by_seed[seed].build()
+            costs[label].append(_median_cost(policy, world, min(ROUNDS, by_seed[seed].rounds)))
+            if watch is not None:
+                watch(1)
+    return {label: np.array(values) for label, values in costs.items()}
+
+
+def _median_cost(policy: SelectionPolicy, world: World, rounds: int) -> float:
+    costs = []
+    for round_ in range(1, rounds + 1):
+        offer = world.offer(round_)
+        visible = offer if policy.requires_expected_times else offer.without_truth()
+        before = time.thread_time()
+        selection = policy.ask(visible)
+        asked = time.thread_time()
+        report = world.play(offer, selection)
+        played = time.thread_time()
+        policy.tell(report)
+        costs.append(asked - before + time.thread_time() - played)
+    return float(np.median(costs)) * 1e6
+
 
 #: Clients that were available in a smaller share of the rounds are excluded from the least share: a few rounds give no
 #: meaningful share.
@@ -238,10 +315,7 @@ def _measure_run(suite: Suite, contender: Contender, columns: RoundColumns) -> d
     arrived = with_outcome(columns, ("arrived",))
     if STARTED in columns.metrics:
         figures = slot_metrics(columns, int(suite.world_settings.get("updates_per_version", 1)))
-        return measures | {
-            "updates_per_second": figures.updates_per_second,
-            "mean_staleness": figures.mean_staleness,
-        }
+        return measures | {"updates_per_second": figures.updates_per_second, "mean_staleness": figures.mean_staleness}
     if suite.slots is not None:
         pace = int(arrived.sum()) / float(columns.durations.sum())
         return measures | {"updates_per_second": pace, "mean_staleness": 0.0}

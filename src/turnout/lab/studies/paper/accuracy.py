@@ -6,12 +6,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.learning_curves import Clock, LearningCurve
+from turnout.lab.columns import Table
+from turnout.lab.drawing.style import Figure
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, about, above, all_greater, ascending, highest, lowest
 from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Plans, Runs, plans_for
@@ -27,10 +29,6 @@ from turnout.lab.studies.paper.panels import (
     summary_table,
     target_of,
 )
-from turnout.lab.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)

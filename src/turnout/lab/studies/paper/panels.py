@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.learning_curves import Clock, LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, with_bands
-from turnout.lab.drawing.comparison import mean_curves
+from turnout.lab.columns import Table, as_columns
+from turnout.lab.drawing.figures import mean_curves
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside, set_ticks
+from turnout.lab.drawing.style import Axes, Figure, curve, figure, legend_outside, set_ticks
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
-from turnout.lab.tables import Table, as_columns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOW, HIGH = 0.5, 0.9
 LEVELS: Mapping[str, float] = {"low": LOW, "high": HIGH}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,24 +13,13 @@ from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.analysis.theory import queue_bound
-from turnout.lab.columns import RoundColumns
+from turnout.lab.columns import RoundColumns, Table, as_columns
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside, note, thin_curve
+from turnout.lab.drawing.style import Figure, curve, figure, legend_outside, note, thin_curve
 from turnout.lab.studies.framework.claims import Claim, Group, all_greater, below
 from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
-from turnout.lab.studies.paper.comparison import (
-    CONTENDERS,
-    RATE,
-    RBCSF_LABELS,
-    WEIGHTS,
-    flattening_claim,
-    weighted,
-)
-from turnout.lab.tables import Table, as_columns
+from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, RBCSF_LABELS, WEIGHTS, flattening_claim, weighted
 from turnout.lab.worlds.paper import PaperWorld
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROUNDS = 20_000
 HORIZONS = (500, 1000, 5000, ROUNDS)

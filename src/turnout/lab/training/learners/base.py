@@ -184,12 +184,6 @@ def held_items(order: IntArray) -> list[IntArray]:
     return [epoch[epoch >= 0] for epoch in order]
 
 
-def require_equal_sizes(orders: IntArray) -> None:
-    """Raises SettingError if some clients hold fewer items than others."""
-    if (orders < 0).any():
-        raise SettingError("this learner needs a partition in which every client holds the same number of items")
-
-
 def average_models(previous: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:
     """Averages the finite models, weighted by their shares.
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from turnout.errors import TrainingError, first_line
 from turnout.kernel.arrays import IntArray
-from turnout.lab.training.learners.base import Cohort, FinishTraining, Learner, TrainingResult, held_items
-from turnout.lab.training.learners.cnn import descend
+from turnout.lab.training.learners.base import Cohort, FinishTraining, Learner, Training, TrainingResult, held_items
 from turnout.log import get_log
 
 LOG = get_log("turnout.lab")
@@ -259,6 +258,50 @@ class Stack:
             self._total_loss += losses.detach()
         active = (items >= 0).any(dim=1) if shape[1] else None
         descend(learner.training, self._layers, self._start, gradients, self._momenta, self._copies, active)
+
+
+def descend(
+    training: Training,
+    layers: Sequence[Tensor],
+    start: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    copies: Sequence[Tensor] | None = None,
+    active: Tensor | None = None,
+) -> None:
+    """Takes one step of gradient descent, in place.
+
+    Args:
+        training: Learning rate, momentum, weight decay and proximal term.
+        layers: The current parameters, which are updated.
+        start: The parameters before local training, for the proximal term.
+        gradients: The gradient of the loss by layer.
+        momenta: The momentum buffers, which are updated; empty without momentum.
+        copies: The parameters in another type, which are updated too; None, or `layers` themselves, if there are none.
+        active: Which of the stacked models take the step; by default all.
+    """
+    if copies is layers:
+        copies = None
+    plain = active is None and not training.momentum and not training.proximal_mu
+    if plain and copies is not None and layers[0].is_cuda:
+        from turnout.lab.training.learners import gpu_kernels
+
+        for layer, gradient, copy in zip(layers, gradients, copies, strict=True):
+            gpu_kernels.descend(layer, gradient.contiguous(), copy, training.learning_rate, training.weight_decay)
+        return
+    with torch.no_grad():
+        for index, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
+            if training.weight_decay:
+                gradient = gradient.add(layer, alpha=training.weight_decay)
+            if training.proximal_mu:
+                gradient = gradient.add(layer - start[index], alpha=training.proximal_mu)
+            if training.momentum:
+                gradient = momenta[index].mul_(training.momentum).add_(gradient)
+            if active is not None:
+                gradient = torch.where(active.view(-1, *[1] * (layer.dim() - 1)), gradient, 0.0)
+            layer.sub_(gradient, alpha=training.learning_rate)
+            if copies is not None:
+                copies[index].copy_(layer)
 
 
 def split_batches(orders: Sequence[IntArray], batch_size: int) -> tuple[list[IntArray], IntArray, bool]:

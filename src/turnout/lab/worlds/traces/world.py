@@ -11,13 +11,10 @@ import numpy as np
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import MAX_TIME, FloatArray, IntArray, as_count, as_number, read_only, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
-from turnout.lab.worlds.distributions import Draws, Quantity
-from turnout.lab.worlds.traces.data import LinkTrace, Traces
+from turnout.lab.worlds.base import ColdStartWorld, Draws, Quantity, check_choice, check_round
+from turnout.lab.worlds.traces.data import LinkTrace, PresenceTimes, Throughput, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
-from turnout.lab.worlds.traces.lookup import PresenceTimes, Throughput
-from turnout.lab.worlds.traces.population import build_population, make_generator
-from turnout.lab.worlds.traces.summary import ASSUMPTION
+from turnout.lab.worlds.traces.population import ASSUMPTION, build_population, make_generator
 
 #: The longest credible mean transfer in one direction, in seconds; more indicates a wrong unit. A hundred times this
 #: value in both directions is still a context that policies accept.
@@ -55,7 +52,7 @@ class TraceWorld(ColdStartWorld):
             minutes; "recorded": series and availability share one clock.
         samples: The number of samples that a client trains on per round.
         model_size: The size of the model in megabits, for each direction.
-        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.distributions.Quantity.
+        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.base.Quantity.
         cold_start: The additional seconds of a client that did not train in the previous round.
         noise_spread: The standard deviation of the logarithm of the computing time.
         deadline: The seconds after which a client is late; None waits for all clients.
@@ -217,8 +214,7 @@ class TraceWorld(ColdStartWorld):
     def _series_positions(self, rows: IntArray, round: int, start: float) -> FloatArray:
         if self._link_clock == "recorded":
             return start - self._first_times[rows]
-        positions: FloatArray = self._series_draws.at(round)[rows] * self._down.lengths[rows]
-        return positions
+        return self._series_draws.at(round)[rows] * self._down.lengths[rows]
 
     def _known_transfer_seconds(self, rows: IntArray, positions: FloatArray) -> FloatArray:
         """Returns the seconds of both transfers at the last known throughput, at least a hundredth of the mean."""
@@ -291,8 +287,7 @@ def _load_traces(traces: Any) -> Traces:
 
 def _log_spread(deviations: FloatArray, direction: Throughput) -> FloatArray:
     """Returns the standard deviation of the logarithm of log-normal throughputs with these deviations."""
-    spread: FloatArray = np.sqrt(np.log1p((deviations / direction.means) ** 2))
-    return spread
+    return np.sqrt(np.log1p((deviations / direction.means) ** 2))
 
 
 def _reject_slow_links(links: LinkTrace, down: Throughput, up: Throughput, model_size: float) -> None:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
-from turnout.lab.worlds.traces.formats.columns import TraceFormatError
-from turnout.lab.worlds.traces.formats.csv import read_csv, write_csv
-from turnout.lab.worlds.traces.formats.npz import read_npz, write_npz
+from turnout.lab.worlds.traces.formats.readers import TraceFormatError, read_csv, read_npz, write_csv, write_npz
 from turnout.lab.worlds.traces.formats.tables import Problem, TraceLayout, build_traces
 from turnout.storage.files.atomic import atomic_write
 from turnout.storage.files.identify import not_a

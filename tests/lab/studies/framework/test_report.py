@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.kernel.certificate import PromiseStatus
-from turnout.lab.studies.framework.conclusion import JudgedPolicy, conclude
+from turnout.lab.studies.framework.report import JudgedPolicy, conclude
 
 
 def contender(

@@ -1,3 +1,5 @@
+"""Lookups in traces."""
+
 from __future__ import annotations
 
 import math
@@ -7,8 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.worlds.traces.data import AvailabilityTrace, LinkTrace, merge_intervals
-from turnout.lab.worlds.traces.lookup import PresenceTimes, Throughput, last_row
+from turnout.lab.worlds.traces.data import (
+    AvailabilityTrace,
+    LinkTrace,
+    PresenceTimes,
+    Throughput,
+    last_row,
+    merge_intervals,
+)
 
 
 def availability(*clients: tuple[list[tuple[float, float]], float]) -> AvailabilityTrace:

@@ -1,1 +1,0 @@
-"""Studies of FairPace, which the paper does not have."""
