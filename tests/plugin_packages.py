@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from turnout.lab.learner_registry import REGISTRY as LEARNERS
+from turnout.lab.worlds.registry import LEARNERS
 from turnout.lab.worlds.registry import REGISTRY as WORLDS
 from turnout.plugins import package_of_module
 from turnout.policies.registry import REGISTRY as POLICIES

@@ -12,7 +12,7 @@ import pytest
 
 from cli import in_process
 from turnout.lab import RunStore
-from turnout.lab.learner_registry import REGISTRY
+from turnout.lab.worlds.registry import LEARNERS
 
 TASK = """
 import numpy as np
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "users_tasks", raising=False)
     yield tmp_path
-    REGISTRY.clear()
+    LEARNERS.clear()
 
 
 def run(folder: Path, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:

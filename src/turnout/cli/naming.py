@@ -51,11 +51,10 @@ def load_here(name: str) -> str:
 
 def load_plugin(text: str) -> None:
     """Loads what a user named as `package.module:Name`, so that files may name it."""
-    from turnout.lab import learner_registry as learners  # commands about fleets need nothing of the lab
-    from turnout.lab.worlds import registry as worlds
+    from turnout.lab.worlds import registry as worlds  # commands about fleets need nothing of the lab
 
     name, problems = parse_policy(text)[0], []
-    registries = (REGISTRY, worlds.REGISTRY, learners.REGISTRY)
+    registries = (REGISTRY, worlds.REGISTRY, worlds.LEARNERS)
     for registry in registries:
         try:
             registry.load(name)

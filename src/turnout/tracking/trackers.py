@@ -81,14 +81,8 @@ class GuardedTracker(Closable):
     def _count(self, error: Exception, what: str) -> None:
         self.failures += 1
         if self.failures == 1:
-            log.warning(
-                "%s: %s (%s: %s); further errors are only counted",
-                self._name,
-                what,
-                type(error).__name__,
-                error,
-                exc_info=error,
-            )
+            reason = f"{what} ({type(error).__name__}: {error})"
+            log.warning("%s: %s; further errors are only counted", self._name, reason, exc_info=error)
 
 
 def require(module: str, extra: str) -> Any:

@@ -1,14 +1,17 @@
-"""Example rounds for the store: ordinary ones of a small fleet, and unusual ones that the kernel allows."""
+"""Example rounds for the store, ordinary ones and unusual ones that the kernel allows, and interrupted runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from narrowing import known
 from turnout import SelectionPolicy, make_policy
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.lab import RunPlan, RunStore, play_plan
 from turnout.policies.small_fleet import SmallFleet
 
 
@@ -90,3 +93,27 @@ def bytes_of(records: list[RoundRecord]) -> list[bytes]:
                 arrays = attribute.values() if hasattr(attribute, "values") else [attribute]
                 data += [np.asarray(array).tobytes() for array in arrays if isinstance(array, np.ndarray | float)]
     return data
+
+
+class Stop(Exception):
+    """Simulates an interruption."""
+
+
+def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[..., None]:
+    """Returns a callback that raises `error` at its call number `count`."""
+    calls = []
+
+    def watch(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == count:
+            raise error
+
+    return watch
+
+
+def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
+    """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
+    info = known(store.find(plan.key))
+    assert info.finished
+    assert info.rounds == plan.rounds
+    assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)

@@ -1,4 +1,4 @@
-"""The run store: runs are started, appended to, finished and found, and damaging operations are refused."""
+"""The run store: runs are started, appended to, read on, finished and found, and what would damage it is refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lab.runs.keepsakes import play_rounds, unusual_rounds
 from narrowing import known
@@ -469,3 +471,62 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(path: Path) 
                 assert store.runs() == []
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 4))
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: int) -> None:
+    ends = np.cumsum(sizes)
+    ends = ends[ends <= len(RECORDS)].tolist()
+    path = folder / f"{'-'.join(map(str, sizes))}-{most}.turnout"
+    path.unlink(missing_ok=True)
+    with RunStore(path) as store:
+        run, first = begin(store), 1
+        for end in ends:
+            store.append(run, columns_of(RECORDS[first - 1 : end]))
+            first = end + 1
+        after, parts = 0, []
+        while len(part := store.columns(run, after=after, most=most)):
+            assert int(part.rounds[0]) == after + 1
+            after = int(part.rounds[-1])
+            assert ends.index(after) - (ends.index(int(part.rounds[0]) - 1) if part.rounds[0] > 1 else -1) <= most
+            parts.append(part)
+        whole = store.columns(run)
+        assert list(RoundColumns.concatenate(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
+
+
+def test_an_incremental_read_cannot_start_inside_a_chunk(folder: Path) -> None:
+    """A read must continue at the end of an earlier one."""
+    with RunStore(folder / "runs.turnout") as store:
+        run = begin(store)
+        assert (len(store.columns(run, after=0)), store.columns(run).clients) == (0, 40)
+        store.append(run, columns_of(RECORDS[0:10]))
+        for nothing in ({"after": 10}, {"after": 99}, {"most": 0}):
+            assert len(store.columns(run, **nothing)) == 0
+        with pytest.raises(StoreError, match="of other rounds"):
+            store.columns(run, after=4)
+        with pytest.raises(StoreError, match="there is no run 7"):
+            store.columns(7, after=3)
+
+
+def test_the_change_counter_changes_whenever_another_connection_writes(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    with RunStore(path) as store, RunStore(path, read_only=True) as reader:
+        run = begin(store)
+        seen = [reader.changes]
+        assert reader.changes == seen[0], "reading does not change the counter"
+        for write in (
+            lambda: store.append(run, columns_of(RECORDS[0:5])),
+            lambda: store.append(run, columns_of(RECORDS[5:9])),
+            lambda: begin(store, "another"),
+            lambda: store.delete(run),
+        ):
+            write()
+            seen.append(reader.changes)
+            reader.runs()
+            assert reader.changes == seen[-1]
+        assert len(set(seen)) == len(seen)
+    with pytest.raises(StoreError, match="was closed"):
+        _ = reader.changes

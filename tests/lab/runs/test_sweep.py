@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from killing import environment
+from lab.runs.keepsakes import Stop, assert_holds, stop_after
 from narrowing import known
 from turnout import POLICIES
 from turnout.errors import ClusterError, SettingError, StoreError
@@ -65,34 +66,10 @@ PLANS = [
 ]
 
 
-class Stop(Exception):
-    """Simulates an interruption."""
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
     with RunStore(tmp_path / "runs.db") as opened:
         yield opened
-
-
-def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[..., None]:
-    """Returns a callback that raises `error` at its call number `count`."""
-    calls = []
-
-    def watch(*arguments: object) -> None:
-        calls.append(arguments)
-        if len(calls) == count:
-            raise error
-
-    return watch
-
-
-def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
-    """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
-    info = known(store.find(plan.key))
-    assert info.finished
-    assert info.rounds == plan.rounds
-    assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
 
 
 def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:

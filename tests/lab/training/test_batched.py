@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 import turnout
+from lab.runs import keepsakes
+from lab.runs.keepsakes import Stop, stop_after
 from lab.training.processes import forking, trainers
 from turnout.errors import ClusterError, SettingError, TrainingError
 from turnout.kernel.rounds import RoundOffer
@@ -55,10 +57,6 @@ FEW = [make_plan(rounds=6), make_plan("rbcsf", 5, gamma=0.5), make_plan("random"
 MIXED = [*PLANS[2:6], PLANS[-1]]
 
 
-class Stop(Exception):
-    """Simulates an interruption."""
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.turnout"
@@ -82,25 +80,7 @@ def uninterrupted(plan: RunPlan) -> RoundColumns:
 
 
 def assert_holds(store: RunStore, plan: RunPlan) -> None:
-    """Asserts that the run of this plan is stored, finished, and equals the uninterrupted run byte for byte."""
-    info = store.find(plan.key)
-    assert info is not None
-    assert info.finished
-    assert info.rounds == plan.rounds
-    assert store.columns(info.id).to_bytes() == uninterrupted(plan).to_bytes()
-
-
-def stop_after(count: int) -> Callable[..., None]:
-    """Returns a callback that raises Stop in its `count`-th call."""
-    calls = 0
-
-    def watch(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == count:
-            raise Stop
-
-    return watch
+    keepsakes.assert_holds(store, plan, whole=uninterrupted(plan).to_bytes())
 
 
 # Equality with separate runs.

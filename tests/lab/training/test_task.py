@@ -37,11 +37,11 @@ from turnout.lab import (
     register_task,
     train_policies,
 )
-from turnout.lab.learner_registry import REGISTRY
 from turnout.lab.training.batched import train_plans
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.learners.module_learner import ModuleLearner, StackedModuleLearner, stacking_obstacle
 from turnout.lab.training.world import BufferedTraining
+from turnout.lab.worlds.registry import LEARNERS
 
 RNG = np.random.default_rng(0)
 CENTRES = RNG.normal(size=(3, 4))
@@ -515,7 +515,7 @@ def test_policies_are_compared_and_resumed(tmp_path: Path) -> None:
 @pytest.fixture
 def registered() -> Iterator[None]:
     yield
-    REGISTRY.clear()
+    LEARNERS.clear()
 
 
 def task_of_a_package(batch_size: int = 4, method: Any = "auto") -> TorchTask:

@@ -30,7 +30,7 @@ from turnout.lab import (
     partition,
     play,
 )
-from turnout.lab.analysis.learning_curves import LearningCurve
+from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.learners.base import Cohort
 from turnout.lab.training.world import BegunRounds, BufferedTraining

@@ -11,9 +11,8 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
-from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import JudgedPromise, worst_of
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import LearningCurve, mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.tables import RunTable, TablePart
 from turnout.tracking.trackers import flat_settings

@@ -11,9 +11,9 @@ import typer
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
-from turnout.lab import learner_registry as learners
 from turnout.lab.clusters import BACKENDS
 from turnout.lab.runs.plans import RunPlan, describe
+from turnout.lab.worlds.registry import named_learner
 from turnout.policies.registry import load_policies
 from turnout.storage.encoding.limits import read_file
 from turnout.storage.files.identify import not_a
@@ -98,7 +98,7 @@ def contenders(
         put_setting(world_settings, name.split("."), value)
     world_name = load_here(str(world_settings.pop("name", "paper")))
     load_here(str(world_settings.get("inner", "")))
-    load_here(learners.named_learner(world_name, world_settings) or "")
+    load_here(named_learner(world_name, world_settings) or "")
     return [
         RunPlan(
             name,

@@ -203,15 +203,8 @@ def played(
                     watch(0 if info is None else info.rounds)
                     play_into(store, plan, track=Watchers(watch, track=track).stored)
             else:
-                play_plans(
-                    plans,
-                    store,
-                    workers=machines.workers,
-                    backend=executor,
-                    device=machines.device,
-                    watch=watch,
-                    track=track,
-                )
+                workers, device = machines.workers, machines.device
+                play_plans(plans, store, workers=workers, backend=executor, device=device, watch=watch, track=track)
         yield store
     tracks.warn()
 

@@ -31,10 +31,9 @@ from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, PromiseStatus, TimeUnit
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import JudgedPromise, first_promise, judged_tolerance
 from turnout.lab.analysis.promise import turns_behind
-from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
+from turnout.lab.analysis.statistics import UNIT_RANGE, LearningCurve, format_interval
 from turnout.lab.columns import RoundColumns, as_csv, write_text
 from turnout.lab.drawing.figures import (
     accuracy_table,

@@ -95,7 +95,9 @@ def shortfalls(
     require_rounds(columns)
     rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
     limit = math.floor(certificates.exact_tolerance(certificates.as_tolerance(tolerance)) * units_per_turn)
-    accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, counted_outcomes(counts))
+    accruing, paying = accrual_mask(columns, accrual), np.zeros((len(columns), columns.clients), dtype=np.bool_)
+    rows = np.flatnonzero(with_outcome(columns, counted_outcomes(counts)))
+    paying[np.repeat(np.arange(len(columns)), np.diff(columns.starts))[rows], columns.chosen[rows]] = True
     balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
     largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
@@ -237,11 +239,3 @@ def require_rounds(columns: RoundColumns) -> int:
     if len(columns.rounds) == 0:
         raise SettingError("the columns hold no rounds: at least one round is required")
     return len(columns.rounds)
-
-
-def _paid_mask(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
-    paying = with_outcome(columns, outcomes)
-    counts = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
-    round_of_row = np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
-    counts[round_of_row[paying], columns.chosen[paying]] = True
-    return counts

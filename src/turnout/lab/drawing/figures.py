@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.analysis.learning_curves import LearningCurve
-from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval
+from turnout.lab.analysis.statistics import UNIT_RANGE, LearningCurve, mean_confidence_interval
 from turnout.lab.analysis.tuning import TuningResult
 from turnout.lab.columns import RoundColumns, Table
 from turnout.lab.drawing.palette import GREEN, policy_style, styles_of

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import LOSS
-from turnout.lab import learner_registry as learners
 from turnout.lab.runs.play import RoundRun, Run, SlotRun
 from turnout.lab.worlds import registry as worlds
 from turnout.lab.worlds.base import World
@@ -87,7 +86,7 @@ class RunPlan:
         """Replaces classes by their names, and imports what was named explicitly."""
         policy, settings = policies.as_named(self.policy, self.settings)
         world = self.world if isinstance(self.world, str) else worlds.REGISTRY.name_of(self.world)
-        inside = learners.with_named_learner(world, self.world_settings)
+        inside = worlds.with_named_learner(world, self.world_settings)
         named = {"policy": policy, "settings": settings, "world": world, "world_settings": inside}
         for name, value in named.items():
             object.__setattr__(self, name, value)
@@ -95,8 +94,8 @@ class RunPlan:
             policies.load_policies(policy, settings)
             for name in filter(is_module_name, self._worlds()):
                 worlds.REGISTRY.load(name)
-            if (learner := learners.named_learner(world, inside)) is not None and is_module_name(learner):
-                learners.REGISTRY.load(learner)
+            if (learner := worlds.named_learner(world, inside)) is not None and is_module_name(learner):
+                worlds.LEARNERS.load(learner)
 
     @property
     def name(self) -> str:
@@ -132,11 +131,11 @@ class RunPlan:
 
     def plugins(self) -> list[tuple[Registry[Any], str]]:
         """Returns the names of policies, worlds and learner, each with the registry that knows it."""
-        learner = learners.named_learner(self.world, self.world_settings)
+        learner = worlds.named_learner(self.world, self.world_settings)
         return [
             *((policies.REGISTRY, name) for name in policies.policy_parts(self.policy, self.settings)),
             *((worlds.REGISTRY, name) for name in self._worlds()),
-            *([] if learner is None else [(learners.REGISTRY, learner)]),
+            *([] if learner is None else [(worlds.LEARNERS, learner)]),
         ]
 
     def _worlds(self) -> list[str]:

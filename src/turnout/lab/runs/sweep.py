@@ -17,7 +17,6 @@ from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.backend import available_cores
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab import learner_registry as learners
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import Run
@@ -126,7 +125,7 @@ def ignored_interrupts() -> Iterator[None]:
 
 #: Receives the plan of a run, and the rounds of it that were just stored.
 StoredWatcher = Callable[[RunPlan, RoundColumns], None]
-REGISTRIES = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY, learners.REGISTRY)}
+REGISTRIES = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY, worlds.LEARNERS)}
 
 
 def sweep(

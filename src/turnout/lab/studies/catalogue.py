@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from turnout.errors import SettingError, suggestion
 from turnout.lab.studies.framework.experiment import Experiment
@@ -28,16 +27,12 @@ NUMERICAL: tuple[Experiment, ...] = (
 )
 ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
 PACE: tuple[Experiment, ...] = (TimeToAccuracy(), PriceOfFairness())
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY, *PACE)}
-)
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "numerical": tuple(experiment.name for experiment in NUMERICAL),
-        "accuracy": tuple(experiment.name for experiment in ACCURACY),
-        "fair-pace": tuple(experiment.name for experiment in PACE),
-    }
-)
+EXPERIMENTS: Mapping[str, Experiment] = {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY, *PACE)}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "numerical": tuple(experiment.name for experiment in NUMERICAL),
+    "accuracy": tuple(experiment.name for experiment in ACCURACY),
+    "fair-pace": tuple(experiment.name for experiment in PACE),
+}
 
 
 def find_experiments(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:

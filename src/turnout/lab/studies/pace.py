@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_
 from turnout.lab.studies.paper.panels import Panel, PanelCurves, summary_table, target_of
 
 #: The targets as shares of random's final accuracy, by the end of the names of their columns.
-LEVELS: Mapping[str, float] = MappingProxyType({"80": 0.8, "90": 0.9, "95": 0.95})
+LEVELS: Mapping[str, float] = {"80": 0.8, "90": 0.9, "95": 0.95}
 HIGHEST = max(LEVELS.values())
 #: A quarter of an equal share of the rounds.
 LOW_RATE = 0.05
@@ -56,7 +56,7 @@ class PaceExperiment(AccuracyExperiment):
         curves = self.curves_of(runs)
         behind = {
             panel: {
-                label: Group(label, runs.each(f"{panel.name}, {label}", _largest_shortfall(contender)).values)
+                label: Group(label, runs.each(f"{panel.name}, {label}", partial(_behind, contender)).values)
                 for label, contender in self.contenders_of(panel).items()
             }
             for panel in self.panels
@@ -113,13 +113,9 @@ def rows_of_panel(table: Table, panel: Panel) -> dict[str, Any]:
     return {name: values[rows] for name, values in columns.items()}
 
 
-def _largest_shortfall(contender: tuple[str, Mapping[str, Any]]) -> Any:
-    """Returns a function that measures the largest shortfall of any client after any round of a run, in turns."""
-
-    def measure(columns: RoundColumns) -> float:
-        return shortfalls(columns, judged_rate(contender)).largest
-
-    return measure
+def _behind(contender: tuple[str, Mapping[str, Any]], columns: RoundColumns) -> float:
+    """Returns the largest shortfall of any client after any round of a run, in turns."""
+    return shortfalls(columns, judged_rate(contender)).largest
 
 
 #: From no promise to an equal share of all rounds, 8 of 40.
@@ -265,6 +261,7 @@ class TimeToAccuracy(PaceExperiment):
         compared = {label: seeds for label, seeds in curves.items() if label not in ONLY_IN}
         target = target_of(curves, self.reference, HIGHEST)
         late = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in compared.items()}
+        reaches = f"reaches accuracy {target:.3f}"
         late["share"] = Group(f"{FASTER:g} of the time of Oort", FASTER * late["Oort"].values, late["Oort"].never)
         final = {label: final_accuracies(label, seeds) for label, seeds in compared.items()}
         whole = {label: measure_curves(label, seeds, lambda run: run.duration) for label, seeds in compared.items()}
@@ -277,13 +274,7 @@ class TimeToAccuracy(PaceExperiment):
         }
         return [
             *(
-                lowest(
-                    name,
-                    f"{own} reaches accuracy {target:.3f} before {late[other].label} (minutes)",
-                    late,
-                    own,
-                    [other],
-                )
+                lowest(name, f"{own} {reaches} before {late[other].label} (minutes)", late, own, [other])
                 for name, (own, other) in ahead.items()
             ),
             as_accurate_claim(VALUED_HIGH, curves, self.reference),

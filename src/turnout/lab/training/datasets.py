@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -365,35 +364,27 @@ CIFAR10 = Files(
     archive="cifar-10-binary.tar.gz",
 )
 
-SOURCES: Mapping[str, DatasetSource] = MappingProxyType(
-    {
-        source.name: source
-        for source in (
-            DatasetSource(
-                "digits",
-                "UCI handwritten digits, 8 × 8",
-                "CC BY 4.0",
-                tuple("0123456789"),
-                _parse_digits,
-                files=None,
-                brightest=16,
-            ),
-            DatasetSource(
-                "fashion-mnist",
-                "Fashion-MNIST, 28 × 28",
-                "MIT",
-                ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"),
-                _parse_fashion_mnist,
-                FASHION_MNIST,
-            ),
-            DatasetSource(
-                "cifar-10",
-                "CIFAR-10, 32 × 32 in colour",
-                "not stated; cite Krizhevsky, 2009",
-                ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-                _parse_cifar10,
-                CIFAR10,
-            ),
-        )
-    }
-)
+SOURCES: Mapping[str, DatasetSource] = {
+    source.name: source
+    for source in (
+        DatasetSource(
+            "digits", "UCI handwritten digits, 8 × 8", "CC BY 4.0", tuple("0123456789"), _parse_digits, None, 16
+        ),
+        DatasetSource(
+            "fashion-mnist",
+            "Fashion-MNIST, 28 × 28",
+            "MIT",
+            ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"),
+            _parse_fashion_mnist,
+            FASHION_MNIST,
+        ),
+        DatasetSource(
+            "cifar-10",
+            "CIFAR-10, 32 × 32 in colour",
+            "not stated; cite Krizhevsky, 2009",
+            ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+            _parse_cifar10,
+            CIFAR10,
+        ),
+    )
+}

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.lab.learner_registry import REGISTRY
 from turnout.lab.training.learners.base import Learner, Training
 from turnout.lab.training.partition import Partition
 from turnout.lab.training.partition import partition as papers_partition
 from turnout.lab.training.world import BufferedTraining, Federation, TrainingWorld, federated_world
 from turnout.lab.worlds.base import World
+from turnout.lab.worlds.registry import LEARNERS
 from turnout.log import get_log
 
 if TYPE_CHECKING:
@@ -210,12 +210,12 @@ def register_task(task: TaskBuilder, name: str) -> None:
         task: A task, or a function that builds one from keyword settings.
         name: Its name.
     """
-    REGISTRY.register(name, task)
+    LEARNERS.register(name, task)
 
 
 def load_task(name: str) -> None:
     """Makes `package.module:name` known, which imports that module: use it only for names that the user wrote."""
-    REGISTRY.load(name)
+    LEARNERS.load(name)
 
 
 def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask:
@@ -227,7 +227,7 @@ def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask
         name: The name.
         settings: Keyword settings of the function that builds the task.
     """
-    builder = REGISTRY.get(name)
+    builder = LEARNERS.get(name)
     if isinstance(builder, TorchTask):
         if settings:
             raise SettingError(f"the learner {name} is a task without settings, but got {', '.join(settings)}")

@@ -1,10 +1,12 @@
-"""Worlds by name: the built-in ones and those of other packages."""
+"""Worlds by name: the built-in ones and those of other packages; and learners, for the setting of the world `training`.
+
+What a learner is, `turnout.lab` says; plans, which are below it, only know the names.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from turnout.errors import SettingError, suggestion
@@ -17,7 +19,7 @@ from turnout.policies.signatures import accepts_any_setting
 #: Builds a world from a seed and keyword settings: a class, or a function.
 WorldBuilder: TypeAlias = Callable[..., World]
 AnyBuilder = TypeVar("AnyBuilder", bound=WorldBuilder)
-OUR_WORLDS: Mapping[str, WorldBuilder] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
+OUR_WORLDS: Mapping[str, WorldBuilder] = {"paper": PaperWorld, "traces": TraceWorld}
 
 
 def _check_builder(name: str, value: object) -> WorldBuilder:
@@ -90,3 +92,41 @@ def world_settings(build: WorldBuilder) -> dict[str, Any]:
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(build).parameters.values()
     return {each.name: each.default for each in parameters if each.kind in named and each.name != "seed"}
+
+
+#: The world whose setting `learner` is a name of this registry.
+WORLD = "training"
+#: A task (`turnout.lab.TorchTask`), or a function that builds one from keyword settings.
+LearnerBuilder: TypeAlias = Any
+
+
+def _check_learner(name: str, value: object) -> LearnerBuilder:
+    if not callable(value) and not _is_task(value):
+        raise SettingError(f"{name} must be a TorchTask or a function that builds one, not {value!r}")
+    return value
+
+
+def _is_task(value: object) -> bool:
+    """Whether a value is a task; a class, or any function, could do something else than build one."""
+    members = ("learner", "split", "world")
+    return not isinstance(value, type) and all(callable(getattr(value, member, None)) for member in members)
+
+
+#: All learners.
+LEARNERS: Registry[LearnerBuilder] = Registry(
+    Kind("learner", "known learners are", "turnout.learners", _check_learner, _is_task, register="register_task"), {}
+)
+
+
+def named_learner(world: str, settings: Mapping[str, Any]) -> str | None:
+    """Returns the name of the learner in the settings of a world; None if there is none."""
+    learner = settings.get("learner") if world == WORLD else None
+    return learner if isinstance(learner, str) else None
+
+
+def with_named_learner(world: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a world in which a function that builds a task is replaced by its name."""
+    learner = settings.get("learner")
+    if world != WORLD or learner is None or isinstance(learner, str):
+        return dict(settings)
+    return {**settings, "learner": LEARNERS.name_of(learner)}

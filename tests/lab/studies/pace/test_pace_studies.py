@@ -11,8 +11,8 @@ import pytest
 
 from lab.studies.made_up import MadeUpRuns, columns, reproduce
 from turnout.lab import RunStore
-from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.promise import describe_promise
+from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.experiment import Runs, plans_of
 from turnout.lab.studies.leaderboard.leaderboard import rows_of

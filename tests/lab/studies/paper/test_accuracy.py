@@ -13,7 +13,7 @@ import pytest
 from lab.studies.made_up import columns, reproduce
 from turnout.errors import SettingError
 from turnout.lab import RoundColumns, RunStore
-from turnout.lab.analysis.learning_curves import LearningCurve
+from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Findings, plans_of

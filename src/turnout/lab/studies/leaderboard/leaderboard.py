@@ -16,11 +16,10 @@ import numpy.typing as npt
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.certificate import STATUSES
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import available_rates, jain_index, worst_status
 from turnout.lab.analysis.promise import shortfalls, with_outcome
 from turnout.lab.analysis.slots import slot_metrics
-from turnout.lab.analysis.statistics import with_bands
+from turnout.lab.analysis.statistics import LearningCurve, with_bands
 from turnout.lab.columns import RoundColumns, Table, as_columns, as_csv, write_text
 from turnout.lab.drawing import style as drawing
 from turnout.lab.drawing.style import Figure

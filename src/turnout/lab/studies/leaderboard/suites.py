@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from turnout.errors import SettingError, suggestion
@@ -215,46 +214,22 @@ _40TH, _100TH = Fraction(1, 40), Fraction(1, 100)
 PAPER, PHONES = "the paper's world", "generated phones"
 DIGITS, CIFAR = f"the digits in {PAPER}", f"CIFAR-10 in {PAPER}"
 
-SUITES: Mapping[str, Suite] = MappingProxyType(
-    {
-        suite.name: suite
-        for suite in (
-            Suite("numerical", PAPER, "paper", {}, ROUNDS, 20, RATE, "always", _PAPER, WITHOUT_LOSSES),
-            Suite(
-                "traces",
-                PHONES,
-                "traces",
-                {"clients": 300},
-                _DAYS,
-                5,
-                PHONES_RATE,
-                "available",
-                _PHONES,
-                WITHOUT_LOSSES,
-            ),
-            Suite(
-                "training", DIGITS, "training", _DIGITS, TASKS["digits"].rounds, 5, RATE, "always", _TRAINED, SAME_SIZES
-            ),
-            Suite("async", PAPER, "paper", {}, 4000, 20, _40TH, "available", _SLOTS, slots=8),
-            Suite("async-traces", PHONES, "traces", {"clients": 300}, 10_000, 5, _100TH, "available", _SLOTS, slots=10),
-            Suite(
-                "async-training",
-                DIGITS,
-                "training",
-                _DIGITS_SLOTS,
-                2000,
-                10,
-                _40TH,
-                "available",
-                _TRAINED_SLOTS,
-                slots=8,
-            ),
-            Suite(
-                "async-cifar-10", CIFAR, "training", _CIFAR_SLOTS, 4000, 5, _40TH, "available", _TRAINED_SLOTS, slots=8
-            ),
-        )
-    }
-)
+SUITES: Mapping[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("numerical", PAPER, "paper", {}, ROUNDS, 20, RATE, "always", _PAPER, WITHOUT_LOSSES),
+        Suite(
+            "traces", PHONES, "traces", {"clients": 300}, _DAYS, 5, PHONES_RATE, "available", _PHONES, WITHOUT_LOSSES
+        ),
+        Suite("training", DIGITS, "training", _DIGITS, TASKS["digits"].rounds, 5, RATE, "always", _TRAINED, SAME_SIZES),
+        Suite("async", PAPER, "paper", {}, 4000, 20, _40TH, "available", _SLOTS, slots=8),
+        Suite("async-traces", PHONES, "traces", {"clients": 300}, 10_000, 5, _100TH, "available", _SLOTS, slots=10),
+        Suite(
+            "async-training", DIGITS, "training", _DIGITS_SLOTS, 2000, 10, _40TH, "available", _TRAINED_SLOTS, slots=8
+        ),
+        Suite("async-cifar-10", CIFAR, "training", _CIFAR_SLOTS, 4000, 5, _40TH, "available", _TRAINED_SLOTS, slots=8),
+    )
+}
 
 
 def find_suite(name: str) -> Suite:

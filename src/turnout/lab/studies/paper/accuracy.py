@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
-from turnout.lab.analysis.learning_curves import Clock, LearningCurve
+from turnout.lab.analysis.statistics import Clock, LearningCurve
 from turnout.lab.columns import Table
 from turnout.lab.drawing.style import Figure
 from turnout.lab.runs.plans import RunPlan
@@ -43,19 +42,17 @@ class Task:
     rounds: int = 500
 
 
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        task.dataset: task
-        for task in (
-            Task("digits", {"items": 40, "hidden": 16, "batch": 10, "rate": 0.2, "evaluate_every": 5}, rounds=300),
-            Task("fashion-mnist", {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "evaluate_every": 5}),
-            Task(
-                "cifar-10",
-                {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "weight_decay": 0.003, "evaluate_every": 5},
-            ),
-        )
-    }
-)
+TASKS: Mapping[str, Task] = {
+    task.dataset: task
+    for task in (
+        Task("digits", {"items": 40, "hidden": 16, "batch": 10, "rate": 0.2, "evaluate_every": 5}, rounds=300),
+        Task("fashion-mnist", {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "evaluate_every": 5}),
+        Task(
+            "cifar-10",
+            {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "weight_decay": 0.003, "evaluate_every": 5},
+        ),
+    )
+}
 GAMMAS: tuple[float | str, ...] = (1, 10, "iid")
 #: The targets of the claim about random, as shares of its final accuracy.
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)

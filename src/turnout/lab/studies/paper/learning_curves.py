@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from turnout.lab.analysis.learning_curves import Clock, LearningCurve
+from turnout.lab.analysis.statistics import Clock, LearningCurve
 from turnout.lab.studies.framework.claims import Group
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.analysis.learning_curves import Clock, LearningCurve
-from turnout.lab.analysis.statistics import UNIT_RANGE, with_bands
+from turnout.lab.analysis.statistics import UNIT_RANGE, Clock, LearningCurve, with_bands
 from turnout.lab.columns import Table, as_columns
 from turnout.lab.drawing.figures import mean_curves
 from turnout.lab.drawing.palette import styles_of
@@ -144,18 +143,8 @@ def _draw_panel(axes: Axes, panel: str, table: Table, labels: Sequence[str], clo
     times = np.asarray(table[clock])
     for label, style in styles_of(labels).items():
         mean, band = (np.asarray(table[f"{panel}, {label} {measure}"]) for measure in ("mean", "band"))
-        known = ~np.isnan(mean)
-        curve(
-            axes,
-            label,
-            times[known],
-            mean[known],
-            band[known],
-            style=style,
-            strong=False,
-            limits=UNIT_RANGE,
-            log=clock == "minutes",
-        )
+        x, y, half = (values[~np.isnan(mean)] for values in (times, mean, band))
+        curve(axes, label, x, y, half, style=style, strong=False, limits=UNIT_RANGE, log=clock == "minutes")
     axes.margins(x=0.01)
 
 
