@@ -98,16 +98,7 @@ def _print_claims(results: list[Result]) -> None:
 
 MARKS = {"front": "●", "near": "○", "behind": " "}
 #: The columns that a narrow terminal leaves out, the first one first.
-OPTIONAL = (
-    "cost, µs>",
-    "arrived>",
-    "cohort>",
-    "Jain>",
-    "at the end>",
-    "later rounds, s>",
-    "staleness>",
-    "by completed>",
-)
+EXTRAS = ("cost, µs>", "arrived>", "cohort>", "Jain>", "at the end>", "later rounds, s>", "staleness>", "by completed>")
 #: The columns that cannot leave the range from 0 to 1. Without rounds, a share is divided by an equal share.
 SHARES = ("least_share", "jain", "final_accuracy")
 #: The columns of measures, each with its heading and its number of decimals.
@@ -222,7 +213,7 @@ def _print_table(result: dict[str, Any], suite: Suite, own: Set[str]) -> None:
         rows.append(cells)
     seeds = pluralize(result["seeds"], "seed")
     title = f"{suite.title}: {size}, {seeds}, mean ± 95 % confidence"
-    print_table(headings, rows, title=title, optional=[name for name in OPTIONAL if name in headings])
+    print_table(headings, rows, title=title, optional=[name for name in EXTRAS if name in headings])
 
 
 def _cell(row: dict[str, Any], name: str, digits: int, has_rounds: bool) -> str:

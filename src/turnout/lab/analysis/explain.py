@@ -64,10 +64,8 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
     offer = run.next_offer()
     since = run.running.decision_of(client)
     if since:
-        explanation = inexact_explanation(
-            policy, selection, client, _name, "", outcome="training", unit=TimeUnit.DECISION
-        )
-        return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
+        result = inexact_explanation(policy, selection, client, _name, "", outcome="training", unit=TimeUnit.DECISION)
+        return replace(result, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
     return explain_choice(policy, run.visible(offer), selection, client, _name, TimeUnit.DECISION)
 
 

@@ -258,7 +258,7 @@ LINE_STEP = 4.0
 Box = tuple[float, float, float, float]
 
 
-def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str], *, size: float = 8.0) -> None:
+def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str]) -> None:
     """Writes a text beside each point of finished axes, where it overlaps as little as possible.
 
     Args:
@@ -266,7 +266,6 @@ def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str],
         x: The x coordinates of the points.
         y: The y coordinates of the points.
         texts: The texts.
-        size: The font size in points.
     """
     drawn = axes.get_figure(root=True)
     assert drawn is not None, "the axes belong to a figure"
@@ -283,16 +282,8 @@ def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str],
         taken.append((key.x0 / scale, key.y0 / scale, key.x1 / scale, key.y1 / scale))
     lines = _along_lines(axes) / scale
     for index, text in enumerate(texts):
-        note = axes.annotate(
-            text,
-            (x[index], y[index]),
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize=size,
-            color="black",
-            ha="center",
-            va="center",
-        )
+        at = x[index], y[index]
+        note = axes.annotate(text, at, xytext=(0, 0), textcoords="offset points", fontsize=8, ha="center", va="center")
         note.set_in_layout(False)
         extent = note.get_window_extent()
         width, height = extent.width / scale, extent.height / scale
@@ -300,13 +291,9 @@ def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str],
         note.xyann = offset
         taken.append(box)
         if np.hypot(max(abs(offset[0]) - width / 2, 0.0), max(abs(offset[1]) - height / 2, 0.0)) > NEAR:
-            line = axes.annotate(
-                "",
-                (x[index], y[index]),
-                xytext=_edge(offset, width, height),
-                textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
-            )
+            arrow = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+            edge = _edge(offset, width, height)
+            line = axes.annotate("", at, xytext=edge, textcoords="offset points", arrowprops=arrow)
             line.set_in_layout(False)
 
 

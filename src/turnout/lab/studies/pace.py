@@ -317,16 +317,9 @@ def _draw_panel(axes: Axes, panel: Panel, table: Table, labels: list[str]) -> No
     for level, style in MARKERS.items():
         minutes, missed = rows[f"minutes_to_{level}"], rows[f"never_at_{level}"] > 0
         bands = np.nan_to_num(rows[f"minutes_to_{level}_band"].astype(np.float64))
-        reached = ~missed
-        points(
-            axes,
-            minutes[reached],
-            heights[reached],
-            style,
-            xerr=bands[reached],
-            linestyle="none",
-            label=f"{LEVELS[level]:.0%} of random's accuracy",
-        )
+        x, y, error = (values[~missed] for values in (minutes, heights, bands))
+        label = f"{LEVELS[level]:.0%} of random's accuracy"
+        points(axes, x, y, style, xerr=error, linestyle="none", label=label)
         points(axes, minutes[missed], heights[missed], Style(style.colour, marker=">"), filled=False, linestyle="none")
     axes.set_title(panel.split.replace(", ", ",\n"), fontsize=9)
     axes.set_xlabel("simulated minutes")

@@ -338,14 +338,9 @@ def train_policies(
     settings = policies if isinstance(policies, Mapping) else {policy: {} for policy in policies}
     learner = f"task-{task.fingerprint}"  # another model, or other data, are other runs in the store
     register_task(task, learner)
-    details = {
-        "learner": learner,
-        "inner": world,
-        "world": dict(world_settings or {}),
-        "evaluate_every": evaluate_every,
-    }
+    setup = {"learner": learner, "inner": world, "world": dict(world_settings or {}), "evaluate_every": evaluate_every}
     plans = [
-        RunPlan(policy, rounds, seed, dict(own), world="training", world_settings=details)
+        RunPlan(policy, rounds, seed, dict(own), world="training", world_settings=setup)
         for policy, own in settings.items()
         for seed in seeds
     ]

@@ -347,16 +347,9 @@ def promise_claims(rounds: Mapping[str, Group], largest: Mapping[str, Group]) ->
 
 
 def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, seconds: FloatArray) -> None:
-    for index, (label, style) in enumerate(styles_of(labels).items()):
-        axes.plot(
-            [shortfall[index]],
-            [seconds[index]],
-            marker=style.marker,
-            markersize=1.5 * MARKER_SIZE.get(style.marker, 5.0),
-            linestyle="none",
-            color=style.colour,
-            label=label,
-        )
+    for (label, style), x, y in zip(styles_of(labels).items(), shortfall, seconds, strict=True):
+        size = 1.5 * MARKER_SIZE.get(style.marker, 5.0)
+        axes.plot([x], [y], marker=style.marker, markersize=size, linestyle="none", color=style.colour, label=label)
     axes.axvline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
     at_top = {"xycoords": ("data", "axes fraction"), "fontsize": 8}
     note(axes, "tolerance", (DEFAULT_TOLERANCE, 1.0), (4, -10), **at_top)

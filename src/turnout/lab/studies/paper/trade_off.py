@@ -22,6 +22,8 @@ WEIGHTS = (0.5, 1, 2, 5, 10, 20, 50, 100)
 LABELS = [weight_label(weight) for weight in WEIGHTS]
 ORACLE = "fair oracle"
 ORACLE_WEIGHT = 100.0
+#: The columns of a point, and of its error bars.
+POINT = ("least_share", "mean_round", "least_share_band", "mean_round_band")
 
 
 class TradeOff(Experiment):
@@ -63,16 +65,9 @@ class TradeOff(Experiment):
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
             for length, style in zip(("short", "long"), OTHERS, strict=False):
-                points(
-                    axes,
-                    table[f"{length}_least_share"],
-                    table[f"{length}_mean_round"],
-                    style,
-                    xerr=table[f"{length}_least_share_band"],
-                    yerr=table[f"{length}_mean_round_band"],
-                    linestyle=style.line,
-                    label=f"after {table[f'{length}_rounds'][0]:,.0f} rounds",
-                )
+                x, y, x_band, y_band = (table[f"{length}_{name}"] for name in POINT)
+                label = f"after {table[f'{length}_rounds'][0]:,.0f} rounds"
+                points(axes, x, y, style, xerr=x_band, yerr=y_band, linestyle=style.line, label=label)
             axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
             note(axes, "fair oracle", (0.0, table["fair_optimum"][0]), (2, 3))
             describe_axes(axes, "Round time against fairness (speed weights at the points)")
@@ -186,16 +181,8 @@ class HorizonStudy(Experiment):
                 (paper, "the paper's rule, speed weights at the points", OTHERS[0], "-"),
                 (~paper, "with a horizon", OTHERS[1], "none"),
             ):
-                points(
-                    axes,
-                    table["least_share"][rows],
-                    table["mean_round"][rows],
-                    style,
-                    xerr=table["least_share_band"][rows],
-                    yerr=table["mean_round_band"][rows],
-                    linestyle=line,
-                    label=label,
-                )
+                x, y, x_band, y_band = (table[name][rows] for name in POINT)
+                points(axes, x, y, style, xerr=x_band, yerr=y_band, linestyle=line, label=label)
             describe_axes(axes, "Keeping the promise by a given round")
             axes.margins(x=0.2)  # room for labels
             weights = iter(HORIZON_WEIGHTS)
