@@ -46,7 +46,7 @@ from postgres import copy_store, tables
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.lock import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent

@@ -41,12 +41,12 @@ from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader, Reporter, Scheduler
-from turnout.live.audit.doctor.doctor import examine
+from turnout.live.audit.doctor import examine
 from turnout.live.journal import redaction
 from turnout.live.journal.journal import Journal
-from turnout.storage.files import storefile
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files import database
 from turnout.storage.files.database import log_path
+from turnout.storage.files.lock import lock_path
 from waiting import wait_until
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installed: apt install gcc")
@@ -292,7 +292,7 @@ def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple
 def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
     folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storefile, "TAKEOVER_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(database, "TAKEOVER_WAIT_SECONDS", 0.01)
     path = new_fleet(folder)
     with stopped_writer(path, library, inside=True) as (process, cohort):
         with pytest.raises(StoreError, match=f"process {process.pid} is inside a transaction") as refusal:

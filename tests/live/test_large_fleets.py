@@ -27,9 +27,9 @@ from turnout.live import FleetReader, FleetStatus, Scheduler
 from turnout.live._internals import forget_in_steps
 from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal import changes, journal, redaction
-from turnout.live.turns.counters import ClientCounters
+from turnout.live.turns.clients import ClientCounters
 from turnout.live.turns.rounds.state import RoundFleet
-from turnout.storage.encoding.differences import copied
+from turnout.storage.encoding.packing import copied
 
 #: Ids with everything that JSON, SQL or the separator of ids could change.
 ODD_IDS = [

@@ -22,7 +22,7 @@ from turnout.kernel.randomness import round_rng
 from turnout.live import ClientStatus, Scheduler, certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
-from turnout.live.turns.counters import ClientCounters
+from turnout.live.turns.clients import ClientCounters
 
 TWELVE = [f"h{row:02}" for row in range(12)]
 ROUNDS = 120

@@ -213,14 +213,14 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
     scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
     assert has_contexts(scheduler.path) == persisted
     scheduler.compact()
-    with closing(Journal(scheduler.path, read_only=True)) as journal, journal.reading() as db:
+    with closing(Journal(scheduler.path, "read")) as journal, journal.reading() as db:
         summary = known(first_state(db))
         assert np.isfinite(summary.state["awaited.contexts"]).any() == persisted
 
 
 def has_contexts(path: Path, part: str = "awaited") -> bool:
     """Returns whether the stored state has contexts of clients that are late, or train ("running_turns"); some do."""
-    with closing(Journal(path, read_only=True)) as journal, journal.reading() as db:
+    with closing(Journal(path, "read")) as journal, journal.reading() as db:
         saved = known(newest_state(db))
         contexts = saved.state[f"{part}.contexts"]
         assert contexts.size

@@ -11,7 +11,6 @@ import pytest
 
 from live.fleets import named
 from service.served import ROUNDS, SLOTS, count_calls, served
-from turnout.live import _internals
 from turnout.live._internals import session_of
 from turnout.service import models
 from turnout.service.routes import bodies
@@ -85,7 +84,7 @@ def test_the_time_of_a_client_that_has_just_started_is_not_learned(
 ) -> None:
     if in_steps:
         request.getfixturevalue("few_at_once")
-        monkeypatch.setattr(_internals, "READ_AT_ONCE", 3)
+        monkeypatch.setattr(bodies, "READ_AT_ONCE", 3)
     ids = named(9)
     rounds, slots = {**ROUNDS, "settings": {"cohort_size": 9}}, {**SLOTS, "concurrency": 9}
     with served(tmp_path, {"fleet": rounds, "slots": slots}) as service:

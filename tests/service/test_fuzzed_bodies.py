@@ -10,8 +10,8 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.live._internals import examine
-from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
+from turnout.service.fleet import FleetAccess
 from turnout.service.routes.routing import REFUSALS
 
 DOCUMENT = make_app({}, FleetAccess(None)).openapi()

@@ -14,8 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.served import ROUNDS, Service, served
 from turnout.errors import StoreError
-from turnout.service.access.callers import FleetAccess
 from turnout.service.access.tokens import FleetTokens, Token
+from turnout.service.fleet import FleetAccess
 from turnout.service.serving import Options
 from turnout.web.access import SharedToken
 from turnout.web.connections import Limits

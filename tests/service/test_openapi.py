@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from killing import TORTURE
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.live._internals import examine
-from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
+from turnout.service.fleet import FleetAccess
 from waiting import MAX_WAIT
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: make setup")

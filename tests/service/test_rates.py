@@ -8,8 +8,8 @@ import pytest
 
 from service.served import served
 from turnout.errors import SettingError
-from turnout.service.access import rates
-from turnout.service.access.rates import RateLimiter, Rates
+from turnout.service.access import callers
+from turnout.service.access.callers import RateLimiter, Rates
 from turnout.service.serving import Options
 from turnout.web.access import Caller
 
@@ -54,15 +54,15 @@ def test_without_a_rate_or_a_token_there_is_no_limit() -> None:
 
 
 def test_of_very_many_tokens_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(callers, "MAX_REMEMBERED", 2)
     limiter = RateLimiter(Rates(device=0.1), Clock())
-    callers = [Caller("device", "fleet", name, name) for name in "abc"]
+    phones = [Caller("device", "fleet", name, name) for name in "abc"]
     for _ in range(11):
-        limiter.count(callers[0])
-    assert limiter.count(callers[0]).seconds > 0
-    for caller in callers[1:]:
+        limiter.count(phones[0])
+    assert limiter.count(phones[0]).seconds > 0
+    for caller in phones[1:]:
         limiter.count(caller)
-    assert limiter.count(callers[0]).seconds == 0.0
+    assert limiter.count(phones[0]).seconds == 0.0
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])

@@ -17,10 +17,9 @@ from service.test_calls import behind_a_gate, calls_of
 from turnout.errors import StoreError
 from turnout.live import Scheduler, _internals
 from turnout.live._internals import StoredAnswer, session_of
-from turnout.live.serving import steps
 from turnout.service import models
 from turnout.service.calls import Answer
-from turnout.service.routes import changes
+from turnout.service.routes import bodies, changes
 
 Value = TypeVar("Value")
 FLEET: Mapping[str, Any] = {**SLOTS, "concurrency": 5}
@@ -43,9 +42,8 @@ def value_of(reading: Generator[None, None, Value]) -> Value:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "READ_AT_ONCE", 3)
-    monkeypatch.setattr(steps, "JOIN_AT_ONCE", 5)
-    monkeypatch.setattr(_internals, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(bodies, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(bodies, "JOIN_AT_ONCE", 5)
     monkeypatch.setattr(changes, "TURNS_AT_ONCE", 2)
 
 
@@ -141,7 +139,7 @@ def test_whenever_a_call_stops_the_file_has_the_answer_with_all_turns_that_were_
 def test_a_client_that_is_forgotten_between_the_steps_is_given_no_turn(tmp_path: Path) -> None:
     with Scheduler.open(tmp_path / "fleet.turnout", **{**FLEET, "concurrency": 12}) as scheduler:
         scheduler.register(named(12))
-        reading = steps.read_in_steps(session_of(scheduler), STATUSES)
+        reading = bodies.read_in_steps(session_of(scheduler), STATUSES)
         for _ in range(7):
             next(reading)
         scheduler.forget("c0")

@@ -18,8 +18,7 @@ from turnout.web import connections
 from turnout.web.access import SharedToken
 from turnout.web.connections import Limits, Refusals
 from turnout.web.guard import ONLY_TLS, CallGuard
-from turnout.web.listening import OTHER_FILES, allow_files
-from turnout.web.serving import Server
+from turnout.web.serving import OTHER_FILES, Server, allow_files
 from waiting import MAX_WAIT, wait_until
 from web.test_connections import read_to_end
 

@@ -21,7 +21,7 @@ from postgres import copy_store, is_file, tables
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
-from turnout.live.audit.doctor.doctor import Finding, examine
+from turnout.live.audit.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
 from turnout.live.turns.rounds.records import unpack_closed
 from turnout.storage.store import Connection
@@ -326,7 +326,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "fleet.turnout"
-    for module in ("journal.changes", "audit.doctor.tables"):
+    for module in ("journal.changes", "audit.tables"):
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
@@ -334,7 +334,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         play_rounds(scheduler, 2)
     assert problems(path) == {}
     assert "at some events was dropped" in findings_by_part(path)["state"].message
-    monkeypatch.setattr("turnout.live.audit.doctor.tables.KEEP_AVAILABILITY_UP_TO", 10)
+    monkeypatch.setattr("turnout.live.audit.tables.KEEP_AVAILABILITY_UP_TO", 10)
     assert problems(path)["turns"].message.count("is missing") == 5
 
 

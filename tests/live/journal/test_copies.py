@@ -19,8 +19,8 @@ from turnout.live._internals import StoredAnswer, copy_fleet, examine, has_token
 from turnout.live.journal import files
 from turnout.service.access.tokens import FleetTokens
 from turnout.storage.address import DatabaseAddress
+from turnout.storage.postgres.creation import rename
 from turnout.storage.postgres.lease import LeaseKeeper
-from turnout.storage.postgres.renaming import rename
 from turnout.storage.store import Location
 
 pytestmark = pytest.mark.files

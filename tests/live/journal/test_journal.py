@@ -20,7 +20,7 @@ from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
 from turnout.live.journal.summary import read_totals, trim
-from turnout.live.operation.notices import UNCLEAN_NOTICE
+from turnout.live.operation.monitoring import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
 from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.rounds.records import ClosedRound, OpenRound, pack_closed
@@ -119,7 +119,7 @@ def test_a_damaged_snapshot_does_not_become_the_summary(folder: Path) -> None:
 def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(folder: Path) -> None:
     """Every client of a closed round has an outcome, so the file is damaged."""
     path = summarized(folder / "fleet.turnout")
-    with closing(Journal(path, read_only=True)) as journal:
+    with closing(Journal(path, "read")) as journal:
         assert journal.summary().round == 6
         with journal.reading() as db:
             assert read_totals(db).counts["arrived"].tolist() == [2, 2, 2]

@@ -17,14 +17,12 @@ import pytest
 from live.fleets import LIVE, OpenFleet, offered, play_round
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
-from turnout.live.audit.doctor.doctor import examine
+from turnout.live.audit.doctor import examine
 from turnout.live.journal.files import copy_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import database, storefile
-from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged
 from turnout.storage.files.database import StoreConnection, connect_to_check, log_path
-from turnout.storage.files.holders import locks_of
-from turnout.storage.files.lock import Writer, lock_line
+from turnout.storage.files.lock import Acknowledged, Writer, lock_line, lock_path, locks_of, read_acknowledged
 
 pytestmark = pytest.mark.files
 
@@ -248,7 +246,7 @@ def test_a_takeover_that_is_refused_leaves_the_writer_its_lock(
 ) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
-    monkeypatch.setattr(storefile, "TAKEOVER_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(database, "TAKEOVER_WAIT_SECONDS", 0.01)
     with scheduler.group():  # inside a transaction
         with pytest.raises(StoreError, match="database is locked"):
             Scheduler.open(scheduler.path, takeover=True)

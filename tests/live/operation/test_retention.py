@@ -36,7 +36,7 @@ from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.storage.files import storefile
+from turnout.storage.files import database
 from turnout.storage.store import Connection
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
@@ -99,7 +99,7 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
 def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Path) -> None:
     with tables(kept) as db:
         db.execute("DELETE FROM snapshot")
-    with closing(Journal(kept, read_only=True)) as journal, journal.reading() as db:
+    with closing(Journal(kept, "read")) as journal, journal.reading() as db:
         first = summary_module.first_state(db)
         assert first is not None
         begin = int(first.state["round"])
@@ -218,7 +218,7 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
 def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storefile, "WAIT_SECONDS", 0.01)  # compact() waits so long for the export
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.01)  # compact() waits so long for the export
     scheduler = open_fleet(keep_rounds=10)
     for _ in range(30):
         play_round(scheduler, offered(*"abc"))
@@ -382,7 +382,7 @@ def test_a_large_fleet_is_certified_from_its_last_snapshot(
 def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in ("journal.changes", "audit.doctor.tables"):
+    for module in ("journal.changes", "audit.tables"):
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 3)
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     scheduler = open_fleet()

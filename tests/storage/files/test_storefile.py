@@ -11,10 +11,10 @@ import pytest
 
 from turnout.errors import StoreError
 from turnout.lab import RunStore
-from turnout.storage.files import acknowledged, system
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files import lock, system
 from turnout.storage.files.database import RUNS, log_path
 from turnout.storage.files.identity import counters
+from turnout.storage.files.lock import Acknowledged, acknowledge, lock_path, read_acknowledged
 from turnout.storage.files.storefile import StoreFile
 from turnout.storage.store import Access
 
@@ -71,12 +71,12 @@ def test_a_line_that_is_being_written_is_read_again(folder: Path, monkeypatch: p
         if len(pauses) == 3:
             lock_path(path).write_bytes(after)
 
-    monkeypatch.setattr(acknowledged, "time", SimpleNamespace(sleep=complete))
+    monkeypatch.setattr(lock, "time", SimpleNamespace(sleep=complete))
     assert read_acknowledged(path) == Acknowledged("0123456789abcdef", 10**15)
-    assert pauses == [acknowledged.PAUSE] * 3
+    assert pauses == [lock.PAUSE] * 3
     lock_path(path).write_bytes(torn)  # the process that wrote it was killed
     assert read_acknowledged(path) is None
-    assert len(pauses) == 3 + acknowledged.ATTEMPTS
+    assert len(pauses) == 3 + lock.ATTEMPTS
 
 
 @pytest.mark.skipif(not system.CAN_LOCK_PARTS, reason="elsewhere another file is locked")
@@ -84,9 +84,9 @@ def test_a_stopped_process_that_holds_the_line_stops_nobody_else(folder: Path, m
     path = folder / "runs.turnout"
     pauses: list[float] = []
     acknowledge(path, Acknowledged("0123456789abcdef", 3))
-    monkeypatch.setattr(acknowledged, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(lock, "time", SimpleNamespace(sleep=pauses.append))
     with lock_path(path).open("r+b") as held:
-        assert system.try_lock_part(held.fileno(), acknowledged.LINE)
+        assert system.try_lock_part(held.fileno(), lock.LINE)
         acknowledge(path, Acknowledged("0123456789abcdef", 4))
-    assert len(pauses) == acknowledged.ATTEMPTS
+    assert len(pauses) == lock.ATTEMPTS
     assert read_acknowledged(path) == Acknowledged("0123456789abcdef", 4)

@@ -202,7 +202,7 @@ def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(
 def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_computes(
     cluster: Cluster, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "IDLE_SECONDS", 2.0)
+    monkeypatch.setattr(lease, "IDLE_SECONDS", 2.0)
     first = open_()
     with first.writing() as db:
         db.execute("INSERT INTO facts VALUES (1, 'a')")

@@ -21,19 +21,10 @@ from turnout.live.journal.summary import (
     write_summary,
 )
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.live.turns.records import (
-    RecordedOffer,
-    Turn,
-    as_bytes,
-    digest_of,
-    offer_digest,
-    pack_offer,
-    settings_digest,
-)
+from turnout.live.turns import records
 from turnout.live.turns.rounds.records import OpenRound, pack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
-from turnout.storage.encoding.differences import copied, differences
-from turnout.storage.encoding.packing import pack_snapshot
+from turnout.storage.encoding.packing import copied, differences, pack_snapshot
 from turnout.storage.store import Connection
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
@@ -84,7 +75,7 @@ class Changes:
         """Appends an event whose digest covers all events before it; returns its number."""
         last, previous = last_event(self.db)
         seq = last + 1
-        digest = digest_of(previous, kind, data)
+        digest = records.digest_of(previous, kind, data)
         self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
         self.db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
         if availability is not None:
@@ -97,7 +88,7 @@ class Changes:
         initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
         self.db.executemany("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", initial)
         text = json.dumps(settings, sort_keys=True)
-        present = [(text, "settings"), (settings_digest(text), "seal")]
+        present = [(text, "settings"), (records.settings_digest(text), "seal")]
         self.db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
 
     def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
@@ -111,20 +102,22 @@ class Changes:
 
     def _put_open(self, number: int, data: bytes, ids: Mapping[int, str]) -> None:
         """Writes an open round, or a turn that is running, and the turns of the clients with these rows and ids."""
-        self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (number, data, digest_of(b"", str(number), data)))
-        turns = [Turn(number, row, client) for row, client in ids.items()]
+        self.db.execute(
+            "INSERT INTO open_round VALUES (?, ?, ?)", (number, data, records.digest_of(b"", str(number), data))
+        )
+        turns = [records.Turn(number, row, client) for row, client in ids.items()]
         self.db.executemany(
             "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
-    def put_offer(self, offer: RecordedOffer, at: str) -> None:
+    def put_offer(self, offer: records.RecordedOffer, at: str) -> None:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
-        data, available = pack_offer(offer)
-        values = (offer.round, available, data, offer_digest(offer.round, available, data), at)
+        data, available = records.pack_offer(offer)
+        values = (offer.round, available, data, records.offer_digest(offer.round, available, data), at)
         self.db.execute("INSERT INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
 
-    def put_turns(self, turns: Sequence[Turn]) -> None:
+    def put_turns(self, turns: Sequence[records.Turn]) -> None:
         """Updates turns with their outcomes."""
         update_turns(self.db, turns)
 
@@ -193,7 +186,7 @@ class Changes:
     ) -> bytes | None:
         """Returns the differences of a state to a snapshot; None if a complete snapshot must be written."""
         stored = self.db.execute("SELECT digest FROM snapshot WHERE seq = ?", (base.event,)).fetchone()
-        if seq == base.event or stored is None or as_bytes(stored[0]) != base.digest:
+        if seq == base.event or stored is None or records.as_bytes(stored[0]) != base.digest:
             return None  # it is replaced, or was not committed
         base_round, round_ = int(base.state["round"]), int(state["round"])
         if retention is not None and retention.has_quarter_passed(base_round, base.at, round_, at):
@@ -290,4 +283,4 @@ class Changes:
 
 
 def _snapshot_digest(seq: int, data: bytes) -> bytes:
-    return digest_of(b"", str(seq), data)
+    return records.digest_of(b"", str(seq), data)

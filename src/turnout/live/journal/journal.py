@@ -11,19 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from turnout.closing import close_on_error
 from turnout.errors import StoreError
+from turnout.live.journal import redaction
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
-from turnout.live.journal.redaction import (
-    NEEDS_VACUUM,
-    continue_redaction,
-    needs_vacuum,
-    pending_redactions,
-    redact_pending_event,
-)
 from turnout.live.journal.schema import FLEET, corruption, meta_count, meta_value
 from turnout.live.journal.summary import Summary, read_summary
 from turnout.live.journal.turns import turns_where
@@ -31,7 +25,7 @@ from turnout.live.turns.records import Turn, digest_of, settings_digest
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.opening import create_store, open_store, store_exists
-from turnout.storage.store import Connection, Location, single_value
+from turnout.storage.store import Access, Connection, Location, Modes, single_value
 
 log = get_log("turnout.live")
 #: Files of up to this many bytes are rewritten after a client was forgotten.
@@ -49,42 +43,21 @@ class Journal:
 
     Args:
         location: Where the store is, which must exist.
-        read_only: Whether it is only read.
-        reporting: Whether only outcomes are written, by a process beside the scheduler.
-        takeover: Whether to replace a process that holds the store but hangs; it can no longer write afterwards.
-        accept_older: Whether a store that has lost commits is opened in its older state.
-        standby: Whether to wait until no other process holds the store, which must be in a database.
+        access: "read"; "report": only outcomes are written, by a process beside the scheduler; "write".
+        modes: How it is opened.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        *,
-        read_only: bool = False,
-        reporting: bool = False,
-        takeover: bool = False,
-        accept_older: bool = False,
-        standby: bool = False,
-    ) -> None:
+    def __init__(self, location: Location, access: Access = "write", **modes: Unpack[Modes]) -> None:
         self.location = location = location.resolve() if isinstance(location, Path) else location
-        self.read_only = read_only
         #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
         self._outcomes: tuple[tuple[int, int], bool] | None = None
         if not store_exists(location):
             raise StoreError(
                 f"there is no fleet at {location}: check the path, or create one with Scheduler.open(path)"
             )
-        schedules = not read_only and not reporting
+        schedules = access == "write"
         #: The store, with figures about its commits and its size; change it only by `writing`.
-        self.file = open_store(
-            location,
-            FLEET,
-            "write" if schedules else "report" if reporting else "read",
-            takeover=takeover,
-            accept_older=accept_older,
-            thoroughly=schedules,
-            standby=standby,
-        )
+        self.file = open_store(location, FLEET, access, thoroughly=schedules, **modes)
         with close_on_error(self):
             while schedules and self.redact():
                 pass
@@ -146,35 +119,31 @@ class Journal:
         Each call is a short transaction, so that other processes can write in between.
         """
         with self.file.reading() as db:
-            is_pending, is_left = bool(pending_redactions(db)), needs_vacuum(db)
+            is_pending, is_left = bool(redaction.pending_redactions(db)), redaction.needs_vacuum(db)
         if is_pending:
             with self.file.writing() as db:
-                continue_redaction(db)
+                redaction.continue_redaction(db)
             return True
         if is_left:
             self.file.checkpoint()
-            if self.file.bytes <= VACUUM_UP_TO:
-                self._clean()
+            try:
+                if self.file.bytes <= VACUUM_UP_TO:  # so that unused parts of it contain no data of forgotten clients
+                    self.compact()
+            except StoreError as error:  # for example no space: the mark stays, and a notice says so
+                log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
         return False
-
-    def _clean(self) -> None:
-        """Rewrites the file, so that unused parts of it contain no data of forgotten clients."""
-        try:
-            self.compact()
-        except StoreError as error:  # for example no space: the mark stays, and a notice says so
-            log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
 
     @property
     def needs_vacuum(self) -> bool:
         """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
         with self.file.reading() as db:
-            return needs_vacuum(db)
+            return redaction.needs_vacuum(db)
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
         if self.file.vacuum():
             with self.file.writing() as db:
-                db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
+                db.execute("DELETE FROM meta WHERE key = ?", (redaction.NEEDS_VACUUM,))
 
     # Queries
 
@@ -211,8 +180,8 @@ class Journal:
             else:
                 previous = single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
             # The first event after the boundary of a redaction still follows from the digest before the redaction.
-            pending = pending_redactions(db)
-            boundaries = {redaction.boundary: redaction.digest for redaction in pending}
+            pending = redaction.pending_redactions(db)
+            boundaries = {entry.boundary: entry.digest for entry in pending}
             stored = _stored_events(db, after, limit)
             for expected, (seq, kind, data, digest, availability) in enumerate(stored, start=after + 1):
                 if seq - 1 in boundaries:
@@ -220,7 +189,7 @@ class Journal:
                 if seq != expected or digest != digest_of(previous, kind, data):
                     raise corruption(db, f"event {expected} is missing or does not match its digest")
                 previous = digest
-                yield seq, kind, redact_pending_event(pending, seq, kind, data), availability
+                yield seq, kind, redaction.redact_pending_event(pending, seq, kind, data), availability
 
     def newest_round(self) -> int:
         """Returns the number of the open round, or of the last closed round or decision."""

@@ -215,7 +215,9 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
         raise SettingError(
             f"the policy {settings.policy} cannot give turns one at a time: leave out concurrency, or use fair-pace"
         )
-    if not settings.has_rounds and policy.guarantee is not None and not _has_rate(settings):
+    nested = nested_settings(settings.policy, settings.settings)
+    has_rate = any("guaranteed_rate" in own for _, own in nested)
+    if not settings.has_rounds and policy.guarantee is not None and not has_rate:
         raise SettingError(
             "a fleet with a concurrency needs the guaranteed_rate in its settings: a share of all turns, at most 1 "
             "divided by the number of clients"
@@ -240,10 +242,6 @@ def check_new_policy(settings: SchedulerSettings, features: Features) -> None:
                 f"{settings.policy} learns from the signal {signal!r}{suggestion(signal, [LOSS, *settings.signals])}, "
                 f'which the fleet does not declare: add it to signals, such as {{"{signal}": [0, 100]}}'
             )
-
-
-def _has_rate(settings: SchedulerSettings) -> bool:
-    return any("guaranteed_rate" in own for _, own in nested_settings(settings.policy, settings.settings))
 
 
 def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int | None:

@@ -19,15 +19,7 @@ from datetime import UTC, datetime
 
 from turnout.closing import Closable, close_on_error
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.live._internals import (
-    FLEET,
-    TOKENS,
-    TOKENS_BY_CLIENT,
-    check_client_id,
-    has_tokens,
-    note_tokens_changed,
-    tokens_version,
-)
+from turnout.live import _internals as internals
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import open_store, store_exists
 from turnout.storage.store import Location
@@ -109,7 +101,7 @@ class FleetTokens(Closable):
         if not store_exists(fleet):
             raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
         self.fleet = fleet
-        self._file = open_store(fleet, FLEET, "read" if read_only else "report")
+        self._file = open_store(fleet, internals.FLEET, "read" if read_only else "report")
         self._watch: _Watch | None = None
         # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
         self._known: dict[bytes, Token] = {}
@@ -146,7 +138,7 @@ class FleetTokens(Closable):
         if role != "device" and clients:
             raise SettingError(f"a token of the role {role} belongs to no client: leave out clients")
         for client in clients:
-            check_client_id(client, SettingError)
+            internals.check_client_id(client, SettingError)
         if len(label) > MAX_LABEL:
             raise SettingError(f"label must have at most {MAX_LABEL} characters, got {len(label)}")
         if days is not None and not 0 < days <= MAX_DAYS:
@@ -157,11 +149,11 @@ class FleetTokens(Closable):
         rows = [(new.token.id, _digest(new.text), role, new.token.client, label, created, expires) for new in made]
         for start in range(0, len(rows), MAX_AT_ONCE):
             with self._file.writing() as db:
-                db.execute(TOKENS)
-                db.execute(TOKENS_BY_CLIENT)
+                db.execute(internals.TOKENS)
+                db.execute(internals.TOKENS_BY_CLIENT)
                 part = rows[start : start + MAX_AT_ONCE]
                 db.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", part)
-                note_tokens_changed(db)
+                internals.note_tokens_changed(db)
         return made
 
     def list(self) -> list[Token]:
@@ -177,7 +169,7 @@ class FleetTokens(Closable):
         self._require()
         with self._file.writing() as db:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
-            note_tokens_changed(db)
+            internals.note_tokens_changed(db)
             self._known.clear()
             row = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
         if row is None:
@@ -233,7 +225,7 @@ class FleetTokens(Closable):
         changes = self._file.changes
         if changes != self._changes:
             with self._file.reading() as db:
-                version = tokens_version(db)
+                version = internals.tokens_version(db)
             if version != self._version:
                 self._known.clear()
             self._changes, self._version = changes, version
@@ -252,7 +244,7 @@ class FleetTokens(Closable):
 
     def _require(self) -> None:
         with self._file.reading() as db:
-            if not has_tokens(db):
+            if not internals.has_tokens(db):
                 raise StoreError(f"{self.fleet} has no tokens: create one first", argument="token")
 
 
@@ -264,7 +256,7 @@ class _Watch:
 
     def __init__(self, fleet: DatabaseAddress) -> None:
         self.problem: StoreError | None = None  # why the database cannot be read now
-        self._store, self._version = open_store(fleet, FLEET, "read"), 0
+        self._store, self._version = open_store(fleet, internals.FLEET, "read"), 0
         with close_on_error(self._store):
             self._store.wait_at_most(WAIT_SECONDS)
             self._read()
@@ -281,7 +273,7 @@ class _Watch:
     def _read(self) -> None:
         try:
             with self._store.reading() as db:
-                self._version, self.problem = tokens_version(db), None
+                self._version, self.problem = internals.tokens_version(db), None
         except StoreError as error:
             self.problem = error
 

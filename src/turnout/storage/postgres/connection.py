@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from turnout.closing import close_on_error
 from turnout.errors import InterruptedCallError, SettingError, StoreError
@@ -154,11 +153,6 @@ def translated(query: str) -> str:
         for pattern, replacement in TYPES.items():
             query = re.sub(pattern, replacement, query)
     return query.replace("%", "%%").replace("?", "%s") if "?" in query else query
-
-
-def identifier(name: str) -> sql.Identifier:
-    """Returns a name of the database, quoted."""
-    return sql.Identifier(name)
 
 
 @contextmanager

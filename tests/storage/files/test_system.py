@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from turnout.errors import SettingError
-from turnout.storage.files import atomic
-from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files import system
+from turnout.storage.files.system import atomic_write
 
 
 def test_the_content_is_flushed_to_disk_before_the_file_is_replaced(
@@ -21,7 +21,7 @@ def test_the_content_is_flushed_to_disk_before_the_file_is_replaced(
     def record(descriptor: int) -> None:
         flushed.append((os.fstat(descriptor).st_size, path.read_bytes()))
 
-    monkeypatch.setattr(atomic, "sync_file", record)
+    monkeypatch.setattr(system, "sync_file", record)
     with atomic_write(path) as file:
         file.write(b"new content")
     assert flushed == [(11, b"old")]
