@@ -16,8 +16,7 @@ import uvicorn
 
 from requesting import Reply, running, send_request
 from turnout.live import Scheduler
-from turnout.service.access.callers import Rates
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens, Rates
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.fleet import FleetAccess

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from turnout.live.features import Features as Features
     from turnout.live.features import FleetStatus as FleetStatus
     from turnout.live.features import Statuses as Statuses
-    from turnout.live.journal.amendments import Amendment as Amendment
     from turnout.live.journal.events import FleetEvent as FleetEvent
+    from turnout.live.journal.journal import Amendment as Amendment
     from turnout.live.operation.monitoring import SchedulerMetrics as SchedulerMetrics
     from turnout.live.queries import SchedulerStatus as SchedulerStatus
     from turnout.live.reader import FleetReader as FleetReader

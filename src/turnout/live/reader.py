@@ -10,27 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from turnout.closing import close_on_error
 from turnout.errors import SettingError, StoreError
 from turnout.live.features import Features
-from turnout.live.journal.amendments import Amendment, amendments, settings_at
+from turnout.live.journal import summary, turns
 from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import Amendment, Journal, amendments, settings_at
 from turnout.live.journal.replay import FleetState, apply_event, load, start_from, stored_features
 from turnout.live.journal.schema import meta_count
-from turnout.live.journal.summary import (
-    Summary,
-    count_joined,
-    first_state,
-    has_all_availability,
-    last_event,
-    newest_state,
-    read_summary,
-)
-from turnout.live.journal.turns import (
-    read_offer,
-    read_offer_of_decision,
-    read_open_round,
-    read_running_turns,
-    rounds_with_offers,
-)
+from turnout.live.journal.summary import Summary
 from turnout.live.operation.monitoring import WriterMetrics, read_writer_metrics
 from turnout.live.queries import FleetQueries
 from turnout.live.settings import SchedulerSettings
@@ -71,8 +56,8 @@ def find_start(
         with_availability: Whether the events must have the availability of clients, which large fleets drop.
     """
     with journal.reading() as db:
-        is_usable = not with_availability or has_all_availability(db)
-        start = first_state(db) if is_usable else newest_state(db)
+        is_usable = not with_availability or summary.has_all_availability(db)
+        start = summary.first_state(db) if is_usable else summary.newest_state(db)
         if start is None:
             return None
         event, fleet = start_from(journal, start, settings, features)
@@ -98,8 +83,8 @@ class Follower:
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal = journal
         with journal.reading() as db:
-            self._last_at_start = last_event(db)[0]
-            self.summary = read_summary(db)
+            self._last_at_start = summary.last_event(db)[0]
+            self.summary = summary.read_summary(db)
             self.position = self.summary.event
             start = find_start(journal, settings, features)
             self.starts_after = 0 if start is None else start.event
@@ -109,7 +94,7 @@ class Follower:
     def poll(self, limit: int = -1) -> list[FleetEvent]:
         """Returns the next events, at most `limit` of them; an empty list if there are none."""
         with self._journal.reading() as db:
-            if read_summary(db).event > self.position:
+            if summary.read_summary(db).event > self.position:
                 raise self._stale()
             events = []
             for number, kind, data, availability in self._journal.events(self.position, limit):
@@ -273,8 +258,10 @@ class FleetReader(FleetQueries):
         """
         self._need(rounds=False, instead="open_round")
         with self._journal.reading() as db:
-            turns = {turn.round: turn for turn in self._journal.turns_running()}
-            return [(running_turn, turns[decision]) for decision, running_turn in read_running_turns(db).items()]
+            outcomes = {turn.round: turn for turn in self._journal.turns_running()}
+            return [
+                (running_turn, outcomes[decision]) for decision, running_turn in turns.read_running_turns(db).items()
+            ]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
         if self.settings.has_rounds != rounds:
@@ -289,7 +276,7 @@ class FleetReader(FleetQueries):
         """
         self._need(rounds=True, instead="running")
         with self._journal.reading() as db:
-            opened = read_open_round(db)
+            opened = turns.read_open_round(db)
             return None if opened is None else (opened, self.history(round=opened.round))
 
     def writer(self) -> WriterMetrics:
@@ -300,7 +287,7 @@ class FleetReader(FleetQueries):
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
         with self._journal.reading() as db:
-            return (read_offer if self.settings.has_rounds else read_offer_of_decision)(db, round)
+            return (turns.read_offer if self.settings.has_rounds else turns.read_offer_of_decision)(db, round)
 
     def offers(self) -> Iterator[RecordedOffer]:
         """Yields all recorded offers, in the order of their rounds.
@@ -308,8 +295,8 @@ class FleetReader(FleetQueries):
         Where several slots were filled at once, only the offer of the first decision is recorded.
         """
         with self._journal.reading() as db:
-            for round_ in rounds_with_offers(db):
-                offer = read_offer(db, round_)
+            for round_ in turns.rounds_with_offers(db):
+                offer = turns.read_offer(db, round_)
                 if offer is not None:
                     yield offer
 
@@ -318,7 +305,7 @@ class FleetReader(FleetQueries):
     def events(self, after: int = 0) -> Iterator[FleetEvent]:
         """Yields the events after event `after`, in order, and checks each against its digest."""
         with self._journal.reading() as db:
-            ids, joined = self._journal.ids(), count_joined(db, after)
+            ids, joined = self._journal.ids(), summary.count_joined(db, after)
             for stored in self._journal.events(after):
                 event = decode_event(*stored, ids, joined)
                 joined += len(event.clients) if event.kind == "joined" else 0
@@ -331,9 +318,9 @@ class FleetReader(FleetQueries):
         last round that was closed by then, and the number of clients that had joined.
         """
         with self.reading():
-            summary = self.summary()
-            if summary.event:
-                yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+            first = self.summary()
+            if first.event:
+                yield {"event": first.event, "kind": "summary", "round": first.round, "clients": first.clients}
             for event in self.events():
                 yield event.to_dict()
 
@@ -341,7 +328,7 @@ class FleetReader(FleetQueries):
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
         with self._journal.reading() as db:
-            return last_event(db)[0]
+            return summary.last_event(db)[0]
 
     @property
     def changes(self) -> int:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnout.service.access.callers import RateLimiter, Rates
+from turnout.service.access import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, UnknownFleetError, code_of, status_of
 from turnout.service.metrics import Traffic, service_metrics
@@ -55,18 +55,10 @@ HEADERS: Mapping[str, Any] = {
 
 
 #: What the probes answer.
+_STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 STATE: Mapping[str, Any] = {
     "description": "The state of the service.",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["status"],
-                "properties": {"status": {"type": "string"}},
-                "examples": [{"status": "ok"}],
-            }
-        }
-    },
+    "content": {"application/json": {"schema": {**_STATUS, "examples": [{"status": "ok"}]}}},
 }
 FIGURES: Mapping[str, Any] = {"description": "The figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}
 #: The paths of the service; all others belong to the page.

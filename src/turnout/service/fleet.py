@@ -14,7 +14,7 @@ from turnout.errors import OtherWriterError, SettingError, StoreError, TurnoutEr
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StaleError, journal_of, session_of
 from turnout.log import get_log
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.service.errors import BusyError, StandbyError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import store_exists

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from turnout.errors import SettingError
 from turnout.live import FleetReader
 from turnout.log import get_log
-from turnout.service.access.callers import Rates
+from turnout.service.access import Rates
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.fleet import FleetAccess, FleetFile

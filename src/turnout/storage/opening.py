@@ -52,7 +52,7 @@ def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection
             finally:
                 lock.release()
         return
-    from turnout.storage.postgres.creation import create_schema
+    from turnout.storage.postgres.connection import create_schema
 
     create_schema(location, kind, fill)
 
@@ -61,6 +61,6 @@ def store_exists(location: Location) -> bool:
     """Returns whether there is a store, of whatever kind."""
     if isinstance(location, Path):
         return location.exists()
-    from turnout.storage.postgres.creation import schema_exists
+    from turnout.storage.postgres.connection import schema_exists
 
     return schema_exists(location)

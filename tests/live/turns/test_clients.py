@@ -26,7 +26,8 @@ from turnout.live.turns.clients import (
     probability_at_least,
     relative_error,
 )
-from turnout.live.turns.records import ARRIVED
+from turnout.live.turns.records import ARRIVED, pack_availability, unpack_availability, was_available
+from turnout.live.turns.rounds.choosing import _smallest_sufficient
 
 
 @given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 10))
@@ -281,3 +282,27 @@ def test_suspects_misreport_only_if_most_clients_are_predicted_much_better() -> 
     history.context_errors[:] = [1.0, 0.9, 0.7, 0.8, 0.6, 0.7]  # the machine that all share is busier than before
     assert history.suspects().all()
     assert not history.misreporting().any()
+
+
+@pytest.mark.parametrize("clients", [1, 7, 8, 9, 16, 17, 2000])
+def test_a_client_was_available_as_its_bit_says_and_not_before_it_joined(clients: int) -> None:
+    available = np.random.default_rng(clients).random(clients) < 0.5
+    packed = pack_availability(available)
+    assert unpack_availability(packed, clients).tolist() == available.tolist()
+    assert [was_available(packed, row) for row in range(clients)] == available.tolist()
+    assert not any(was_available(packed, row) for row in range(clients, clients + 20))
+
+
+@pytest.mark.parametrize("smallest", [1, 2, 5])
+@pytest.mark.parametrize("needed", range(1, 30))
+def test_the_smallest_sufficient_cohort_is_found(smallest: int, needed: int) -> None:
+    largest = 24
+    tried: list[int] = []
+
+    def is_sufficient(size: int) -> bool:
+        tried.append(size)
+        return size >= needed
+
+    assert _smallest_sufficient(is_sufficient, smallest, largest) == min(max(needed, smallest), largest)
+    assert len(tried) <= 12
+    assert len(set(tried)) == len(tried)

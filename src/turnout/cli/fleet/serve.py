@@ -53,7 +53,7 @@ def serve(
     require_packages("the service", "service", "fastapi", "uvicorn", "h11")
     if page:
         require_packages("the page (without it: --no-page)", "dashboard", "plotly")
-    from turnout.service.access.callers import Rates
+    from turnout.service.access import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
     from turnout.web.access import is_loopback

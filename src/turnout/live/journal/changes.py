@@ -9,17 +9,10 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.live.identifiers import LAST_ROUND
+from turnout.live.journal import summary as summaries
 from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, put_meta, update_turns
-from turnout.live.journal.summary import (
-    SELECT_BASE,
-    delete_oldest,
-    last_event,
-    read_summary,
-    replace_summary_state,
-    write_summary,
-)
 from turnout.live.retention import MIN_ROUNDS, Retention
 from turnout.live.turns import records
 from turnout.live.turns.rounds.records import OpenRound, pack_open
@@ -73,7 +66,7 @@ class Changes:
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
-        last, previous = last_event(self.db)
+        last, previous = summaries.last_event(self.db)
         seq = last + 1
         digest = records.digest_of(previous, kind, data)
         self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
@@ -201,9 +194,9 @@ class Changes:
 
     def _delete_snapshots(self, seq: int, retention: Retention | None, base: int | None) -> None:
         """Deletes snapshots before the one after event `seq`, whose base is that after event `base`, if it has one."""
-        former = self.db.execute(SELECT_BASE).fetchone()
+        former = self.db.execute(summaries.SELECT_BASE).fetchone()
         complete_until = LAST_ROUND if former is None else int(former[0])
-        kept_round, kept_at = read_summary(self.db).round, None
+        kept_round, kept_at = summaries.read_summary(self.db).round, None
         for number, round_, at in self.db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
             if (
                 retention is not None
@@ -234,7 +227,7 @@ class Changes:
             if round_ <= settled and retention.is_over(round_, taken, newest_round, at):
                 event = number
         if event:
-            write_summary(self.db, event)
+            summaries.write_summary(self.db, event)
         return bool(event)
 
     def put_summary(self, event: int, state: Mapping[str, Any], at: str) -> None:
@@ -243,7 +236,7 @@ class Changes:
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
         self.db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
         self._insert_snapshot(event, pack_snapshot(state, compact=True), state, at)
-        write_summary(self.db, event)
+        summaries.write_summary(self.db, event)
 
     def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
         """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
@@ -254,10 +247,10 @@ class Changes:
             at: The present time, in ISO format.
         """
         if retention.rounds is not None:
-            return delete_oldest(self.db, "offers", "round", newest_round - retention.rounds)
+            return summaries.delete_oldest(self.db, "offers", "round", newest_round - retention.rounds)
         query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
         (until,) = self.db.execute(query, (cutoff,)).fetchone()
-        return delete_oldest(self.db, "offers", "round", min(int(until), newest_round - MIN_ROUNDS))
+        return summaries.delete_oldest(self.db, "offers", "round", min(int(until), newest_round - MIN_ROUNDS))
 
     def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.
@@ -272,9 +265,9 @@ class Changes:
             since: The turns after this round can still be reported, so they are redacted at once.
             summary: The state of the summary without what the client reported; None if it is not in the summary.
         """
-        first = read_summary(self.db)
+        first = summaries.read_summary(self.db)
         if summary is not None:
-            replace_summary_state(self.db, summary)
+            summaries.replace_summary_state(self.db, summary)
         redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
         start_redaction(self.db, redaction, since)
         drop_answers_about(self.db, client)

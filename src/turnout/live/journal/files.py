@@ -131,7 +131,7 @@ def restore_fleet(backup: Path, fleet: Location, progress: Progress = lambda *_:
         pass  # what is no backup is refused before anything is moved
     if isinstance(fleet, Path):
         return _restore_file(backup, fleet, progress)
-    from turnout.storage.postgres.creation import rename, set_aside
+    from turnout.storage.postgres.connection import rename, set_aside
 
     aside = set_aside(fleet)
     try:

@@ -14,10 +14,9 @@ from turnout.kernel.arrays import FloatArray, lending_arrays, saved_value
 from turnout.kernel.rounds import LOSS
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.identifiers import digest_ids
-from turnout.live.journal.amendments import AMEND, Amendment, as_stored, settings_at
 from turnout.live.journal.changes import CompleteSnapshot
 from turnout.live.journal.events import unknown_event
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import AMEND, Amendment, Journal, as_stored, settings_at
 from turnout.live.journal.schema import corruption, meta_count, meta_value
 from turnout.live.journal.summary import SavedState, first_state, last_event, newest_state, read_summary
 from turnout.live.journal.turns import read_open_round, read_running_turns, read_unit, turns_since

@@ -15,9 +15,8 @@ from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
 from turnout.live.features import PAPER_FEATURES, Features
 from turnout.live.identifiers import check_client_id, check_client_ids
-from turnout.live.journal.amendments import Amendment, amendments, as_stored, write_amendment
 from turnout.live.journal.answers import StoredAnswer
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import Amendment, Journal, amendments, as_stored, write_amendment
 from turnout.live.journal.replay import FleetState, amend_fleet, check_new_policy, load, resolve_features
 from turnout.live.journal.summary import last_event
 from turnout.live.operation.amending import actual_changes, amended_settings, groups_by_row, rounds_of_amendments

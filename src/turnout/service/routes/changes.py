@@ -13,7 +13,7 @@ from turnout.live import FleetStatus, RunningTurn, Scheduler, Wait
 from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
-from turnout.service.access.callers import own_client
+from turnout.service.access import own_client
 from turnout.service.answers import open_round_to_dict, round_to_dict, settings_to_dict, turn_to_dict
 from turnout.service.calls import Answer
 from turnout.service.errors import AmendedError, ClosedRoundError, DeniedError, OtherRoundError, code_of

@@ -16,26 +16,14 @@ QUERIES = Resource()
 #: The most clients that a list of the status names.
 MAX_NAMED = 1000
 #: What a stream sends: text, in which some programs find events before they look at the schema.
-STREAM_CONTENT = {
-    STREAM: {
-        "schema": {
-            "anyOf": [
-                {"type": "string", "title": "Text"},
-                {
-                    "type": "object",
-                    "title": "Event",
-                    "required": ["event", "data"],
-                    "properties": {
-                        "id": {"type": "string", "description": "Its number; of a state, that of the event before it."},
-                        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
-                        "data": {"type": "string", "description": "JSON, as in an export of the fleet."},
-                    },
-                },
-            ],
-            "examples": replies.read_examples()["Event"],
-        }
-    }
+_TEXT = {"type": "string", "title": "Text"}
+_LINES = {
+    "id": {"type": "string", "description": "Its number; of a state, that of the event before it."},
+    "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
+    "data": {"type": "string", "description": "JSON, as in an export of the fleet."},
 }
+_EVENT = {"type": "object", "title": "Event", "required": ["event", "data"], "properties": _LINES}
+STREAM_CONTENT = {STREAM: {"schema": {"anyOf": [_TEXT, _EVENT], "examples": replies.read_examples()["Event"]}}}
 ETAG = {"ETag": {"description": "The same as `etag`.", "schema": {"type": "string"}}}
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
-from turnout.service.access.callers import own_client
+from turnout.service.access import own_client
 from turnout.service.calls import FleetCalls, RequestKey, SteppedCall
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.service.routes import bodies

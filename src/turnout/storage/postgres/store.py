@@ -28,7 +28,7 @@ from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
 from turnout.storage.postgres import lease as leasing
-from turnout.storage.postgres.connection import PostgresConnection, is_lost, translate_postgres_errors
+from turnout.storage.postgres.connection import LEASE_SECONDS, PostgresConnection, is_lost, translate_postgres_errors
 from turnout.storage.store import Access, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
@@ -144,7 +144,7 @@ class PostgresStore(Store[PostgresConnection]):
 
     def _commit(self, db: PostgresConnection) -> None:
         number, counted = self._number, self._counted
-        has_lasted = self._epoch and time.monotonic() - self._began > leasing.LEASE_SECONDS / leasing.RENEWALS
+        has_lasted = self._epoch and time.monotonic() - self._began > LEASE_SECONDS / leasing.RENEWALS
         renew = f"UPDATE control SET {leasing.RENEWED}; " if has_lasted else ""
         try:
             db.raw.execute(f"{renew}COMMIT")
@@ -220,10 +220,10 @@ class PostgresStore(Store[PostgresConnection]):
 
     def _take_lease(self, *, takeover: bool, standby: bool) -> None:
         """Makes this process the writer, after the lease of one that was killed has expired."""
-        self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else leasing.LEASE_SECONDS)
+        self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else LEASE_SECONDS)
         if not takeover:  # so that it soon sees whether the holder of the lock still does anything
-            self.connection.wait_at_most(leasing.LEASE_SECONDS / leasing.RENEWALS)
-        first, until = None, time.monotonic() + leasing.LEASE_SECONDS + leasing.IDLE_SECONDS
+            self.connection.wait_at_most(LEASE_SECONDS / leasing.RENEWALS)
+        first, until = None, time.monotonic() + LEASE_SECONDS + leasing.IDLE_SECONDS
         while True:
             try:
                 lease = self._read_lease()
