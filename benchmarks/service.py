@@ -20,7 +20,7 @@ import typer
 from benchmarks.harness import MILLION, Repeats, Result, Server, Target, announce, served, silenced
 from benchmarks.load import Load, http_request, send_load
 from turnout.live import Scheduler
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.web.access import Role
 
 #: The targets: calls per second, in units of the requests per second of an empty endpoint, the CPU milliseconds of a

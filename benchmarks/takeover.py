@@ -22,7 +22,7 @@ from benchmarks.proxy import Proxy
 from turnout.client import FleetClient, UnavailableError
 from turnout.errors import StoreError
 from turnout.live import Scheduler
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.storage.address import DatabaseAddress
 
 #: The largest seconds: the median and the longest after a kill, and the longest after everything became silent.

@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 from docs._pages import DOCS
 from turnout.cli.app import app
 from turnout.policies import SelectionPolicy
-from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
+from turnout.service.fleet import FleetAccess
 
 ROW = re.compile(r"^\| `(turnout[a-z_.]*)` \| (.*) \| (.*) \|$", flags=re.MULTILINE)
 #: The package that exports many names of the others; each name is described in the other package.

@@ -69,7 +69,7 @@ def stands_for(location: Location) -> Location:
 
 def use_schemas(patch: pytest.MonkeyPatch) -> None:
     """Makes everything that opens a fleet use the schema for which its path stands."""
-    from turnout.live.audit.doctor import doctor
+    from turnout.live.audit import doctor
     from turnout.live.journal import journal
     from turnout.live.serving import session
     from turnout.storage import opening

@@ -29,8 +29,8 @@ from turnout.client import (
     OpenedRound,
     RefusedError,
     UnavailableError,
-    asynchronous,
     connections,
+    fleet,
     transport,
 )
 from turnout.errors import SettingError
@@ -544,7 +544,7 @@ def test_a_stream_that_is_cut_off_after_each_event_is_opened_again_after_a_pause
 def test_a_stream_that_nobody_awaits_any_more_keeps_no_thread(
     tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asynchronous, "THREADS", 1)
+    monkeypatch.setattr(fleet, "THREADS", 1)
 
     async def run(service: Service) -> None:
         client, seen = AsyncFleetClient(client_of(service)), asyncio.Queue[str]()

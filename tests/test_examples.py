@@ -15,7 +15,7 @@ from documents import read_blocks
 from forking import ForkServer
 from notebooks import NOTEBOOKS
 from turnout.live import FleetReader
-from turnout.live.audit.doctor.doctor import examine
+from turnout.live.audit.doctor import examine
 from waiting import wait_until, wait_until_gone
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -12,7 +12,8 @@ from typing import Any
 from documents import ROOT
 from turnout import Guarantee, Scheduler, make_policy
 from turnout.live import SchedulerSettings
-from turnout.live._internals import LIVE_DEFAULTS, POLICY_SETTINGS, SETTINGS
+from turnout.live._internals import POLICY_SETTINGS, SETTINGS
+from turnout.live.journal.replay import LIVE_DEFAULTS
 
 PAGE = (ROOT / "docs/settings.md").read_text()
 OF_GUARANTEE = ("guaranteed_rate", "tolerance", "accrual", "counts", "max_owed", "availability")

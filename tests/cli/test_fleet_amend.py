@@ -14,7 +14,7 @@ import pytest
 from cli import in_process
 from turnout.cli.fleet import settings as commands
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler, SchedulerOptions
-from turnout.live._internals import Amendments
+from turnout.live.operation.amending import Amendments
 
 
 @pytest.fixture

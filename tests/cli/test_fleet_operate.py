@@ -12,7 +12,7 @@ from cli import in_process
 from cli.in_process import run
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.lock import lock_path
 
 
 @pytest.fixture

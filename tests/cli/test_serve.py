@@ -19,7 +19,7 @@ from cli.processes import running, send, status_of
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.web.access import Role
 from waiting import MAX_WAIT
 

@@ -17,7 +17,7 @@ from cli.in_process import error_of, run
 from cli.test_serve import SLOTS, serving
 from turnout.client import FleetClient, UnavailableError
 from turnout.live import RunningTurn
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 
 
 def make_certificate(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:

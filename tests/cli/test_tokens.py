@@ -10,7 +10,7 @@ import pytest
 from cli import in_process
 from cli.in_process import json_of, run
 from turnout.live import Scheduler
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live._internals import explain_closed_round
 from turnout.live.journal import changes
 from turnout.policies.explain.explanation import Explanation
-from turnout.storage.files.acknowledged import LINE
+from turnout.storage.files.lock import LINE
 from turnout.web.errors import UNREADABLE
 
 

@@ -23,22 +23,7 @@ import numpy as np
 import pytest
 
 from killing import TORTURE, environment
-from live import restless_server
-from live.fleets import (
-    OpenFleet,
-    World,
-    changed_clock,
-    client_rows,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    rows_of,
-    state_of,
-    take_snapshot,
-    turns_in,
-)
+from live import fleets, restless_server
 from live.forging import alter
 from live.serving import AFTER, BEFORE, EACH_PART, Server, read_everything
 from narrowing import known
@@ -46,7 +31,7 @@ from postgres import copy_store, tables
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.lock import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -118,35 +103,35 @@ def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path
 # the same report twice / twice with different content
 
 
-def test_the_same_report_has_no_effect_the_second_time(open_fleet: OpenFleet) -> None:
+def test_the_same_report_has_no_effect_the_second_time(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
-    scheduler.choose(offered("a", "b", "c"))
+    scheduler.choose(fleets.offered("a", "b", "c"))
     assert scheduler.report("a", 2.0)
     assert scheduler.report_failure("b", "its battery died")
-    turns = turns_in(scheduler.path)
+    turns = fleets.turns_in(scheduler.path)
     assert not scheduler.report("a", 2.0)
     assert not scheduler.report_failure("b", "its battery died")
     assert scheduler.report_many({"a": 2.0}) == 0
     with Reporter(scheduler.path) as reporter:
         assert not reporter.report("a", 2, round=1)
         assert not reporter.report_failure("b", "its battery died")
-    assert turns_in(scheduler.path) == turns
+    assert fleets.turns_in(scheduler.path) == turns
     scheduler.close_round()
-    closed = packed(scheduler)
+    closed = fleets.packed(scheduler)
     assert not scheduler.report("a", 2.0)
     assert not scheduler.report_failure("b", "its battery died", round=1)
     assert not scheduler.report_failure("c", "lost")  # it is already known to be missing
     assert scheduler.report("c", 12.0)
     assert not scheduler.report("c", 12.0)
-    assert packed(scheduler) == closed
+    assert fleets.packed(scheduler) == closed
 
 
-def test_a_second_report_with_different_content_is_refused(open_fleet: OpenFleet) -> None:
+def test_a_second_report_with_different_content_is_refused(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4})
-    scheduler.choose(offered("a", "b", "c", "d"))
+    scheduler.choose(fleets.offered("a", "b", "c", "d"))
     scheduler.report("a", 2.0)
     scheduler.report_failure("b", "its battery died")
-    turns = turns_in(scheduler.path)
+    turns = fleets.turns_in(scheduler.path)
     attempts: list[Callable[[], object]] = [
         lambda: scheduler.report("a", 3.0),
         lambda: scheduler.report_failure("a", "lost"),
@@ -157,11 +142,11 @@ def test_a_second_report_with_different_content_is_refused(open_fleet: OpenFleet
     for attempt in attempts:
         with pytest.raises(ReportError, match=r"'[ab]' was reported before in round 1 .*: the first report is kept"):
             attempt()
-    assert turns_in(scheduler.path) == turns
+    assert fleets.turns_in(scheduler.path) == turns
     scheduler.report("c", 4.0)
     scheduler.close_round()
     scheduler.report("d", 12.0)
-    closed, turns = packed(scheduler), turns_in(scheduler.path)
+    closed, turns = fleets.packed(scheduler), fleets.turns_in(scheduler.path)
     late: list[Callable[[], object]] = [
         lambda: scheduler.report("d", 13.0),
         lambda: scheduler.report("c", 5.0, round=1),
@@ -169,13 +154,13 @@ def test_a_second_report_with_different_content_is_refused(open_fleet: OpenFleet
     for attempt in [*attempts[:4], *late]:
         with pytest.raises(ReportError, match="the first report is kept"):
             attempt()
-    assert turns_in(scheduler.path) == turns
-    assert packed(scheduler) == closed
+    assert fleets.turns_in(scheduler.path) == turns
+    assert fleets.packed(scheduler) == closed
 
 
-def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: OpenFleet) -> None:
+def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     nothing: Any = None
     with Reporter(scheduler.path) as reporter:
         for attempt in (reporter.report, reporter.report_failure, scheduler.report_failure):
@@ -190,15 +175,15 @@ def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: Op
 
 
 def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
-    open_fleet: OpenFleet, folder: Path
+    open_fleet: fleets.OpenFleet, folder: Path
 ) -> None:
     scheduler = open_fleet()
     path = folder / "fleet.turnout"
     with pytest.raises(ReportError, match="'a' was not selected in any round: check the id; nothing was recorded"):
         scheduler.report("a", 1.0)
-    cohort = scheduler.choose(offered(*named(5)))
-    (left_out, *_) = set(named(5)) - set(cohort)
-    before, turns = packed(scheduler), turns_in(path)
+    cohort = scheduler.choose(fleets.offered(*fleets.named(5)))
+    (left_out, *_) = set(fleets.named(5)) - set(cohort)
+    before, turns = fleets.packed(scheduler), fleets.turns_in(path)
     with Reporter(path) as reporter:
         for reporting in (scheduler, reporter):
             with pytest.raises(ReportError, match="'unknown' was not selected in any round"):
@@ -211,7 +196,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
                 reporting.report_many({cohort[0]: 1.0, "unknown": 1.0})
     with pytest.raises(ReportError, match=r"there is no client 'unknown' in .*: check the id"):
         scheduler.history("unknown")
-    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
+    assert (fleets.packed(scheduler), fleets.packed_from_disk(path), fleets.turns_in(path)) == (before, before, turns)
     for open_missing in (lambda: Reporter(folder / "no"), lambda: FleetReader(folder / "no")):
         with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
             open_missing()
@@ -221,19 +206,19 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
 # late report, reports out of order
 
 
-def test_the_order_of_reports_does_not_change_the_state(open_fleet: OpenFleet) -> None:
+def test_the_order_of_reports_does_not_change_the_state(open_fleet: fleets.OpenFleet) -> None:
     """Late times within the window are learned, in whatever order they arrive."""
     in_order = open_fleet("in order", settings={"cohort_size": 6})
     for seed in range(6):
         shuffled = open_fleet(f"{seed}", settings={"cohort_size": 6})
         for scheduler in (in_order, shuffled)[seed > 0 :]:
             _play_three_rounds_with_late_clients(scheduler, random.Random(seed) if scheduler is shuffled else None)
-        assert packed(shuffled) == packed(in_order)
-        assert state_of(shuffled).state()["awaited.rows"].tolist() == []
+        assert fleets.packed(shuffled) == fleets.packed(in_order)
+        assert fleets.state_of(shuffled).state()["awaited.rows"].tolist() == []
 
 
 def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Random | None) -> None:
-    world, late = World(6), dict.fromkeys(("c1", "c4"), 15.0)
+    world, late = fleets.World(6), dict.fromkeys(("c1", "c4"), 15.0)
     for round_ in (1, 2, 3):
         scheduler.choose(world.statuses(round_))
         reports = [(client, 2.0 + row, round_) for row, client in enumerate(world.clients) if client not in late]
@@ -246,27 +231,27 @@ def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Rando
         scheduler.close_round()
     for client, seconds in reversed(late.items()) if rng else late.items():
         scheduler.report(client, seconds + 4, round=3)
-    play_round(scheduler, world.statuses(4), 5.0)
+    fleets.play_round(scheduler, world.statuses(4), 5.0)
 
 
-def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> None:
+def test_a_late_report_after_its_window_is_refused(open_fleet: fleets.OpenFleet) -> None:
     """Rounds without any clients count as well."""
     scheduler = open_fleet()
-    play_round(scheduler, offered("a", "b"), {"a": 1.0})
+    fleets.play_round(scheduler, fleets.offered("a", "b"), {"a": 1.0})
     for _ in range(9):
-        play_round(scheduler, {})
+        fleets.play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
-    play_round(scheduler, {})
-    assert state_of(scheduler).state()["awaited.rows"].tolist() == []
-    play_round(scheduler, offered("a"), {})
+    fleets.play_round(scheduler, {})
+    assert fleets.state_of(scheduler).state()["awaited.rows"].tolist() == []
+    fleets.play_round(scheduler, fleets.offered("a"), {})
     for _ in range(10):
-        play_round(scheduler, {})
+        fleets.play_round(scheduler, {})
     refusal = r"round 12 of 'a' was closed 10 rounds ago: its time can be learned within 10 only"
     with pytest.raises(ReportError, match=refusal):
         scheduler.report("a", 20.0, round=12)
     with Reporter(scheduler.path) as reporter, pytest.raises(ReportError, match=refusal):
         reporter.report("a", 20.0, round=12)
-    play_round(scheduler, offered("a", "b"))
+    fleets.play_round(scheduler, fleets.offered("a", "b"))
 
 
 # client never returns; all of the cohort lost
@@ -274,10 +259,10 @@ def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> Non
 
 @pytest.mark.parametrize(("policy", "weight"), BOTH)
 def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
-    open_fleet: OpenFleet, policy: str, weight: dict[str, float]
+    open_fleet: fleets.OpenFleet, policy: str, weight: dict[str, float]
 ) -> None:
     """Its debt grows in every round, but back-off limits its selections."""
-    rounds, world = 100, World(10)
+    rounds, world = 100, fleets.World(10)
     settings = {"cohort_size": 3, "guaranteed_rate": 0.2, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=30.0, backoff_after=3)
     for round_ in range(1, rounds + 1):
@@ -289,7 +274,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     history = scheduler.history("c0")
     assert 0 < len(history) <= 0.2 * rounds
     assert {(turn.kind, turn.seconds) for turn in history} == {("late", 30.0)}
-    certificate, (row,) = scheduler.certificate(), client_rows(scheduler, ["c0"])
+    certificate, (row,) = scheduler.certificate(), fleets.client_rows(scheduler, ["c0"])
     assert certificate.books_balance
     assert (certificate.turns[row], certificate.statuses[row]) == (0, "broken")
     if policy == "fair-pace":  # the others do not pay for it
@@ -297,9 +282,9 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
         assert certificate.worst == row
 
 
-def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: OpenFleet) -> None:
+def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(deadline=0.05)
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     scheduler.report("a", 0.01)
     wait_until(lambda: scheduler.ready, "the deadline has passed")
     assert scheduler.status().out == ["b"]
@@ -308,21 +293,21 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: O
     assert list(known(report.outcomes)) == ["arrived", "late"]
 
 
-def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet) -> None:
+def test_a_round_can_lose_its_whole_cohort(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(backoff_after=2)
     for _ in range(2):
-        scheduler.choose(offered("a", "b"))
+        scheduler.choose(fleets.offered("a", "b"))
         scheduler.report_failure("a", "its battery died")
         assert not scheduler.ready
         report = scheduler.close_round().report
         assert report.exchange_times.tolist() == [10.0, 10.0]
         assert list(known(report.outcomes)) == ["failed", "late"]
     assert scheduler.status().backing_off == {"a": 3, "b": 3}
-    assert scheduler.choose(offered("a", "b")) == []
+    assert scheduler.choose(fleets.offered("a", "b")) == []
     assert scheduler.ready
     assert scheduler.close_round().report.duration == 0.0
-    assert scheduler.choose(offered("a", "b")) == ["a", "b"]
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert scheduler.choose(fleets.offered("a", "b")) == ["a", "b"]
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 # NaN, infinity, negative, zero, absurd context or time
@@ -341,21 +326,21 @@ def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet) -> None:
     ],
 )
 def test_invalid_and_absurd_contexts_and_times_are_refused(
-    open_fleet: OpenFleet, folder: Path, seconds: Any, requirement: str
+    open_fleet: fleets.OpenFleet, folder: Path, seconds: Any, requirement: str
 ) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    statuses = offered("a", "b")
+    statuses = fleets.offered("a", "b")
     scheduler.choose(statuses)
-    before, turns = packed(scheduler), turns_in(path)
+    before, turns = fleets.packed(scheduler), fleets.turns_in(path)
     with Reporter(path) as reporter:
         for reporting in (scheduler, reporter):
             with pytest.raises(ReportError, match=f"seconds of 'b' {requirement}"):
                 reporting.report("b", seconds)
             with pytest.raises(ReportError, match=f"seconds of 'b' {requirement}"):
                 reporting.report_many({"a": 1.0, "b": seconds})
-    assert (packed(scheduler), turns_in(path)) == (before, turns)
+    assert (fleets.packed(scheduler), fleets.turns_in(path)) == (before, turns)
     scheduler.close_round()
-    before = packed(scheduler)
+    before = fleets.packed(scheduler)
     for name, unit in (
         ("free_cpu", "0.001 to 1000 cores"),
         ("bandwidth", "1e-06 to 1e\\+09 units of model_size per second"),
@@ -366,25 +351,25 @@ def test_invalid_and_absurd_contexts_and_times_are_refused(
             complaint = f"{name} of 'new' must be a number, got {seconds!r}"
         with pytest.raises(OfferError, match=complaint):
             scheduler.choose({**statuses, "new": absurd if name == "bandwidth" else ClientStatus(**absurd)})
-    assert (packed(scheduler), packed_from_disk(path), scheduler.clients) == (before, before, ["a", "b"])
+    assert (fleets.packed(scheduler), fleets.packed_from_disk(path), scheduler.clients) == (before, before, ["a", "b"])
     assert scheduler.status().is_open is False
 
 
-def test_contexts_computed_from_valid_statuses_must_be_in_range_too(open_fleet: OpenFleet) -> None:
+def test_contexts_computed_from_valid_statuses_must_be_in_range_too(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     with pytest.raises(OfferError, match=r"contexts\[0, 2\] = 20000000.0 must lie within ±1e\+06"):
-        scheduler.choose(offered("a", bandwidth=1e-6))
+        scheduler.choose(fleets.offered("a", bandwidth=1e-6))
     assert scheduler.clients == []
 
 
 # fewer available clients than requested; no available clients
 
 
-def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: OpenFleet) -> None:
+def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
-    assert play_round(scheduler, offered("a", "b", "c")) == ["a", "b", "c"]
+    assert fleets.play_round(scheduler, fleets.offered("a", "b", "c")) == ["a", "b", "c"]
     assert scheduler.choose({}) == []
-    assert scheduler.choose(offered("a")) == []  # the open round is empty
+    assert scheduler.choose(fleets.offered("a")) == []  # the open round is empty
     status = scheduler.status()
     assert (status.is_open, status.round, status.target_size, status.out) == (True, 2, 0, [])
     assert scheduler.ready
@@ -395,11 +380,11 @@ def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: OpenFleet)
         3,
         3,
     ]  # no client was available, so none accrued turns
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
-    assert play_round(scheduler, offered("b")) == ["b"]
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
+    assert fleets.play_round(scheduler, fleets.offered("b")) == ["b"]
 
 
-def test_a_fleet_without_clients_cannot_choose(open_fleet: OpenFleet) -> None:
+def test_a_fleet_without_clients_cannot_choose(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     with pytest.raises(
         OfferError, match="the fleet has no clients: choose with the status of at least one, or register"
@@ -416,24 +401,26 @@ AWAY = 60 if TORTURE == 1 else 2000
 
 @pytest.mark.parametrize(("policy", "weight"), BOTH)
 def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns(
-    open_fleet: OpenFleet, policy: str, weight: dict[str, float]
+    open_fleet: fleets.OpenFleet, policy: str, weight: dict[str, float]
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2, "guaranteed_rate": 0.15, **weight})
-    everyone = named(10)
+    everyone = fleets.named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
     for _ in range(30):
-        play_round(scheduler, offered(*everyone), seconds)
-    rows = client_rows(scheduler, absent)
+        fleets.play_round(scheduler, fleets.offered(*everyone), seconds)
+    rows = fleets.client_rows(scheduler, absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
     for _ in range(AWAY):
-        play_round(scheduler, offered(*present), seconds)
+        fleets.play_round(scheduler, fleets.offered(*present), seconds)
     assert scheduler.history("c0") == history
     np.testing.assert_array_equal(scheduler.certificate().owed[rows], owed)
     scheduler.register(["new"])
     assert scheduler.certificate().owed[-1] == 0
-    selected = [client for _ in range(50) for client in play_round(scheduler, offered(*everyone), seconds)]
+    selected = [
+        client for _ in range(50) for client in fleets.play_round(scheduler, fleets.offered(*everyone), seconds)
+    ]
     if policy == "rbcsf":
         assert min(selected.count(client) for client in everyone) >= 0.15 * 50 - 2
     else:  # what they had beyond their share before they left counts
@@ -450,40 +437,40 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 # guarantee not feasible
 
 
-def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: OpenFleet) -> None:
+def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: fleets.OpenFleet) -> None:
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
         InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25"
     ) as refused:
-        scheduler.choose(offered(*named(8)))
+        scheduler.choose(fleets.offered(*fleets.named(8)))
     assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
     assert (scheduler.clients, scheduler.round, scheduler.status().is_open) == ([], 0, False)
-    assert turns_in(scheduler.path) == []
-    assert scheduler.choose(offered(*named(4))) == ["c0", "c1"]
-    assert len(open_fleet("other", settings=settings).choose(offered(*named(8)))) == 2
+    assert fleets.turns_in(scheduler.path) == []
+    assert scheduler.choose(fleets.offered(*fleets.named(4))) == ["c0", "c1"]
+    assert len(open_fleet("other", settings=settings).choose(fleets.offered(*fleets.named(8)))) == 2
 
 
 # clock steps
 
 
 def test_steps_of_the_wall_clock_do_not_change_measured_times(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wall clock of the process jumps by a day, forwards and backwards."""
     scheduler = open_fleet(settings={"cohort_size": 3}, deadline=43200.0)
-    for days, client in zip((0, 1, -1), scheduler.choose(offered("a", "b", "c")), strict=True):
-        monkeypatch.setattr("turnout.live.clock.datetime", changed_clock(days * 86400.0))
+    for days, client in zip((0, 1, -1), scheduler.choose(fleets.offered("a", "b", "c")), strict=True):
+        monkeypatch.setattr("turnout.live.clock.datetime", fleets.changed_clock(days * 86400.0))
         assert scheduler.status().elapsed < 43200
         assert not scheduler.ready
         scheduler.report(client)
     assert all(0 < seconds < 43200 for seconds in scheduler.close_round().report.exchange_times)
 
 
-def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet: OpenFleet) -> None:
+def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet: fleets.OpenFleet) -> None:
     """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     scheduler.close()
     for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
         _rewrite_open_round(scheduler.path, opened=wall)
@@ -536,57 +523,59 @@ def store_error(action: Callable[[], object]) -> str:
 
 
 @pytest.mark.files
-def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_fleet: OpenFleet, folder: Path) -> None:
+def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(
+    open_fleet: fleets.OpenFleet, folder: Path
+) -> None:
     """After a refusal the state is that of the last commit; with free space the change succeeds."""
     scheduler, reference = (open_fleet(name, settings={"cohort_size": 60}) for name in ("fleet", "reference"))
     clients = [f"{'a long name ' * 40}{row}" for row in range(60)]
     new_clients = [f"{'another long name ' * 40}{row}" for row in range(60)]
     changes: list[Callable[[Scheduler], object]] = [
         lambda fleet: fleet.register(clients),
-        lambda fleet: fleet.choose(offered(*clients, *new_clients)),
+        lambda fleet: fleet.choose(fleets.offered(*clients, *new_clients)),
         lambda fleet: fleet.report_failure(clients[0], "a long reason " * 1000),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[1:50], 2.0)),
         lambda fleet: fleet.close_round(),
-        lambda fleet: take_snapshot(fleet),
+        lambda fleet: fleets.take_snapshot(fleet),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[50:], 20.0), round=1),
-        lambda fleet: fleet.choose(offered(*clients)),
+        lambda fleet: fleet.choose(fleets.offered(*clients)),
     ]
     refused = 0
     for change in changes:
-        before, turns = packed(scheduler), turns_in(folder / "fleet")
+        before, turns = fleets.packed(scheduler), fleets.turns_in(folder / "fleet")
         with full_disk(scheduler):
             error = store_error(lambda: change(scheduler))  # noqa: B023
             if not error:
                 continue  # the change fitted into the existing pages
             refused += 1
             assert "disk is full): free some disk space and retry; nothing of the interrupted" in error
-            assert (packed(scheduler), packed_from_disk(folder / "fleet")) == (before, before)
-            assert turns_in(folder / "fleet") == turns
+            assert (fleets.packed(scheduler), fleets.packed_from_disk(folder / "fleet")) == (before, before)
+            assert fleets.turns_in(folder / "fleet") == turns
         change(scheduler)
     assert refused >= 6
     for change in changes:
         change(reference)
-    assert packed(scheduler) == packed(reference) == packed_from_disk(folder / "fleet")
-    assert turns_in(folder / "fleet") == turns_in(folder / "reference")
+    assert fleets.packed(scheduler) == fleets.packed(reference) == fleets.packed_from_disk(folder / "fleet")
+    assert fleets.turns_in(folder / "fleet") == fleets.turns_in(folder / "reference")
 
 
 @pytest.mark.files
 def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+    open_fleet: fleets.OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The snapshot is taken after a later round, when there is space."""
     scheduler = open_fleet(settings={"cohort_size": 1})
     scheduler.register([f"client {row}" for row in range(9000)])
     for _ in range(49):
-        play_round(scheduler, offered("a"))
-    scheduler.choose(offered("a"))
+        fleets.play_round(scheduler, fleets.offered("a"))
+    scheduler.choose(fleets.offered("a"))
     with full_disk(scheduler, spare=4):
         scheduler.close_round()
     assert "no snapshot was written" in caplog.text
-    assert rows_of(scheduler.path, "SELECT seq FROM snapshot") == []
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
-    play_round(scheduler, offered("a"))
-    assert len(rows_of(scheduler.path, "SELECT seq FROM snapshot")) == 1
+    assert fleets.rows_of(scheduler.path, "SELECT seq FROM snapshot") == []
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
+    fleets.play_round(scheduler, fleets.offered("a"))
+    assert len(fleets.rows_of(scheduler.path, "SELECT seq FROM snapshot")) == 1
 
 
 # file truncated or bytes flipped
@@ -621,25 +610,25 @@ def full_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _continue(path: Path) -> tuple[bytes, ...]:
     """Plays the open round and the next; returns the states before and after each."""
     with Scheduler.open(path) as scheduler:
-        states = [packed(scheduler)]
+        states = [fleets.packed(scheduler)]
         out = scheduler.status().out
         scheduler.report_many(dict.fromkeys(out[:2], 4.0))
         scheduler.close_round()
-        states.append(packed(scheduler))
-        play_round(scheduler, restless_server.statuses_of(15), 5.0)
-        return (*states, packed(scheduler))
+        states.append(fleets.packed(scheduler))
+        fleets.play_round(scheduler, restless_server.statuses_of(15), 5.0)
+        return (*states, fleets.packed(scheduler))
 
 
 def _offsets(data: bytes, path: Path) -> Mapping[str, list[int]]:
     """Returns the offsets of the bytes of each part from which the state is computed."""
     parts: dict[str, list[bytes]] = {
-        "ids": [client.encode() for (client,) in rows_of(path, "SELECT id FROM clients")],
-        "events": [blob for (blob,) in rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
-        "digests": [blob for (blob,) in rows_of(path, "SELECT digest FROM events")],
-        "masks": [blob for (blob,) in rows_of(path, "SELECT data FROM masks")],
+        "ids": [client.encode() for (client,) in fleets.rows_of(path, "SELECT id FROM clients")],
+        "events": [blob for (blob,) in fleets.rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
+        "digests": [blob for (blob,) in fleets.rows_of(path, "SELECT digest FROM events")],
+        "masks": [blob for (blob,) in fleets.rows_of(path, "SELECT data FROM masks")],
         "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"backoff_after": 2', b'"fair-pace"'],
-        "snapshot": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM snapshot")],
-        "open round": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM open_round")],
+        "snapshot": [blob[:400] for (blob,) in fleets.rows_of(path, "SELECT data FROM snapshot")],
+        "open round": [blob[:400] for (blob,) in fleets.rows_of(path, "SELECT data FROM open_round")],
         "turns": [b"its battery died", b"arrived", b"late"],
         "meta": [b"epoch", b"head", b"round0", b"seal"],
         "schema": [b"CREATE TABLE turns", b"late_seconds REAL", b"INTEGER NOT NULL"],
@@ -694,7 +683,7 @@ def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
             Scheduler.open(path, **restless_server.SETTINGS)
         assert path.read_bytes() == data[:length]
     path.write_bytes(data)
-    assert packed_from_disk(path)
+    assert fleets.packed_from_disk(path)
 
 
 STATEMENTS = [  # changes that the engine does not detect
@@ -764,7 +753,7 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
         (folder / f"{name}-wal").write_bytes(log)
         lock_path(folder / name).write_bytes(acknowledged)
         with Scheduler.open(folder / name) as scheduler:
-            return packed(scheduler)
+            return fleets.packed(scheduler)
 
     expected, rng, refused = open_copy("intact", log), random.Random(1), 0
     for number in range(24):
@@ -779,9 +768,9 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
 
 
 @pytest.mark.files
-def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: OpenFleet) -> None:
+def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
-    play_round(scheduler, offered("a", "b"))
+    fleets.play_round(scheduler, fleets.offered("a", "b"))
     shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
     with pytest.raises(
         StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
@@ -818,7 +807,7 @@ def result_of(process: subprocess.Popen[str]) -> Any:
 
 
 @pytest.mark.files
-def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_fleet: OpenFleet) -> None:
+def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_fleet: fleets.OpenFleet) -> None:
     """The refusal names the first process; after a takeover, the paused first process cannot write again."""
     path = folder / "fleet.turnout"
     open_fleet().close()
@@ -833,14 +822,14 @@ def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_f
             assert second.choose({}) == ["a"]
             second.report("a", 3.0)
             second.close_round()
-            before, turns = packed(second), turns_in(path)
+            before, turns = fleets.packed(second), fleets.turns_in(path)
         finally:
             os.kill(first.pid, signal.SIGCONT)
         for refusal in result_of(first):
             assert f"was taken over by process {os.getpid()} on host" in refusal
             assert "this scheduler can no longer write" in refusal
-    assert (packed(second), packed_from_disk(path), turns_in(path)) == (before, before, turns)
-    play_round(second, offered("a", "b"))
+    assert (fleets.packed(second), fleets.packed_from_disk(path), fleets.turns_in(path)) == (before, before, turns)
+    fleets.play_round(second, fleets.offered("a", "b"))
     with pytest.raises(StoreError, match=f"is being written by process {os.getpid()} on host"):
         Scheduler.open(path)  # the lock is that of the second process now
     second.close()
@@ -850,11 +839,11 @@ def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_f
 # eight processes report at once; dashboard reads meanwhile
 
 
-def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet) -> None:
-    clients = named(48)
+def test_eight_processes_report_at_once_while_one_reads(open_fleet: fleets.OpenFleet) -> None:
+    clients = fleets.named(48)
     scheduler = open_fleet(settings={"cohort_size": len(clients)})
     path = scheduler.path
-    scheduler.choose(offered(*clients))
+    scheduler.choose(fleets.offered(*clients))
     own = [dict.fromkeys(clients[first::8], 1.0 + first) for first in range(8)]
     shares = [
         own[first] | own[(first + 1) % 8] for first in range(8)
@@ -870,7 +859,7 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet) -
     report = scheduler.close_round().report
     assert report.with_outcome("arrived").all()
     assert report.exchange_times.tolist() == [1.0 + row % 8 for row in range(48)]
-    assert packed(scheduler) == packed_from_disk(path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(path)
 
 
 # a client misreports its context
@@ -886,14 +875,14 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet) -
     ],
 )
 def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
-    open_fleet: OpenFleet, policy: str, weight: dict[str, float], rounds: int
+    open_fleet: fleets.OpenFleet, policy: str, weight: dict[str, float], rounds: int
 ) -> None:
     """A constant factor is learned, a changing one is flagged, and neither costs or earns turns.
 
     At first FairPace predicts times by a regression over the whole fleet, which wrong contexts impair: it may flag
     other clients until it has learned each client's own times, and the one with the constant factor now and then.
     """
-    world = World(12)
+    world = fleets.World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
     flagged: list[set[str]] = []
@@ -922,14 +911,14 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         assert sum("c0" in suspects for suspects in last_quarter) < len(last_quarter) / 2
     assert "no longer explain their times" in "".join(scheduler.status().notices)
     assert set(scheduler.status().suspects) == flagged[-1]
-    model, row = state_of(scheduler).fleet.model, client_rows(scheduler, ["c0"])
+    model, row = fleets.state_of(scheduler).fleet.model, fleets.client_rows(scheduler, ["c0"])
     assert model is not None
     status = _scale_status(ClientStatus(1.0, 3.0), 3.0)
     predicted = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
     assert predicted == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
     certificate = scheduler.certificate()
     assert certificate.books_balance
-    assert (certificate.turns >= certificate.promised - 4)[client_rows(scheduler, ["c0", "c1", "c2"])].all()
+    assert (certificate.turns >= certificate.promised - 4)[fleets.client_rows(scheduler, ["c0", "c1", "c2"])].all()
     assert policy == "rbcsf" or certificate.holds
 
 

@@ -20,20 +20,7 @@ import numpy as np
 import pytest
 
 from killing import TORTURE, environment
-from live import restless_server
-from live.fleets import (
-    LIVE,
-    OpenFleet,
-    changed_clock,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    problems,
-    state_of,
-    turns_in,
-)
+from live import fleets, restless_server
 from live.journal.test_one_file import OPENINGS
 from live.serving import AFTER, BEFORE, EACH_PART, PARTS, Server, read_everything, running_server
 from postgres import copy_store, stored_bytes
@@ -41,12 +28,12 @@ from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader, Reporter, Scheduler
-from turnout.live.audit.doctor.doctor import examine
+from turnout.live.audit.doctor import examine
 from turnout.live.journal import redaction
 from turnout.live.journal.journal import Journal
-from turnout.storage.files import storefile
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files import database
 from turnout.storage.files.database import log_path
+from turnout.storage.files.lock import lock_path
 from waiting import wait_until
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installed: apt install gcc")
@@ -194,10 +181,10 @@ def copy_fleet(path: Path, copy: Path) -> None:
 
 @pytest.mark.files
 def test_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_log(
-    open_fleet: OpenFleet, folder: Path
+    open_fleet: fleets.OpenFleet, folder: Path
 ) -> None:
     scheduler, copy = open_fleet(), folder / "copy.turnout"
-    cohort = scheduler.choose(offered("a", "b", "c"))
+    cohort = scheduler.choose(fleets.offered("a", "b", "c"))
     scheduler.close()
     with FleetReader(scheduler.path), Reporter(scheduler.path) as reporter:
         reporter.report(cohort[0], 2.0)
@@ -205,20 +192,20 @@ def test_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_lo
         with pytest.raises(StoreError, match="is a copy of a file in use"):
             FleetReader(copy)
     shutil.copy(scheduler.path, copy)  # the reporter has moved the log into the file: a copy of it is complete
-    assert packed_from_disk(copy) == packed_from_disk(scheduler.path)
-    assert [turn[3] for turn in turns_in(copy)] == [turn[3] for turn in turns_in(scheduler.path)]
+    assert fleets.packed_from_disk(copy) == fleets.packed_from_disk(scheduler.path)
+    assert [turn[3] for turn in fleets.turns_in(copy)] == [turn[3] for turn in fleets.turns_in(scheduler.path)]
 
 
 @pytest.mark.files
 def test_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted_and_a_new_fleet_is_not(
-    open_fleet: OpenFleet, folder: Path
+    open_fleet: fleets.OpenFleet, folder: Path
 ) -> None:
     scheduler = open_fleet()
-    play_round(scheduler, offered("a", "b", "c"))
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
     scheduler.close()
     shutil.copy(scheduler.path, folder / "backup")
     newer = open_fleet()
-    play_round(newer, offered("a", "b", "c"))
+    fleets.play_round(newer, fleets.offered("a", "b", "c"))
     newer.close()
     shutil.copy(folder / "backup", scheduler.path)
     with pytest.raises(StoreError, match=r"has lost \d+ of \d+ commits that were acknowledged"):
@@ -292,7 +279,7 @@ def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple
 def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
     folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storefile, "TAKEOVER_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(database, "TAKEOVER_WAIT_SECONDS", 0.01)
     path = new_fleet(folder)
     with stopped_writer(path, library, inside=True) as (process, cohort):
         with pytest.raises(StoreError, match=f"process {process.pid} is inside a transaction") as refusal:
@@ -324,15 +311,15 @@ def test_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_write(
 
 def new_fleet(folder: Path) -> Path:
     path = folder / "fleet.turnout"
-    Scheduler.open(path, **LIVE).close()
+    Scheduler.open(path, **fleets.LIVE).close()
     return path
 
 
 # One reporter, many threads
 
 
-def test_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
-    scheduler, clients = open_fleet(settings={"cohort_size": 200}), named(200)
+def test_twenty_threads_share_one_reporter(open_fleet: fleets.OpenFleet) -> None:
+    scheduler, clients = open_fleet(settings={"cohort_size": 200}), fleets.named(200)
     scheduler.choose(clients)
     with Reporter(scheduler.path) as reporter, ThreadPoolExecutor(20) as threads:
         assert all(threads.map(lambda client: reporter.report(client, 1.0), clients))
@@ -342,7 +329,7 @@ def test_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
 # Odd values
 
 
-def test_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> None:
+def test_numbers_of_rounds_may_be_numpy_integers(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     a, b, c = scheduler.choose(["a", "b", "c"])
     assert scheduler.report(a, np.float32(1.5), round=np.int64(1))  # type: ignore[arg-type]
@@ -380,7 +367,7 @@ def test_ids_of_turns_may_be_numpy_integers(slots: Scheduler) -> None:
     assert slots.running() == []
 
 
-def test_clients_can_be_registered_by_a_generator(open_fleet: OpenFleet) -> None:
+def test_clients_can_be_registered_by_a_generator(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     assert scheduler.register(client for client in ("a", "b", "a")) == 2  # type: ignore[arg-type]
     assert scheduler.clients == ["a", "b"]
@@ -416,16 +403,16 @@ REFUSED_WHEN_CLOSED: dict[str, Callable[[Scheduler], object]] = {
 }
 
 
-def test_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet) -> None:
+def test_odd_values_are_refused_clearly_and_change_nothing(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     scheduler.choose(["a"])
     for attempts in (REFUSED, REFUSED_WHEN_CLOSED):
-        before, turns = packed(scheduler), turns_in(scheduler.path)
+        before, turns = fleets.packed(scheduler), fleets.turns_in(scheduler.path)
         for name, attempt in attempts.items():
             with pytest.raises((ReportError, OfferError)) as refusal:
                 attempt(scheduler)
             assert len(str(refusal.value)) < 500, name
-        assert (packed(scheduler), turns_in(scheduler.path)) == (before, turns)
+        assert (fleets.packed(scheduler), fleets.turns_in(scheduler.path)) == (before, turns)
         if scheduler.open_round is not None:
             assert scheduler.report_failure("a", "y" * 50_000_000)  # a very long reason is cut off
             assert not scheduler.report_failure("a", "y" * 50_000_000)
@@ -441,7 +428,7 @@ def test_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.files
 def test_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
-    open_fleet: OpenFleet, folder: Path, victim: str, replaced: bool
+    open_fleet: fleets.OpenFleet, folder: Path, victim: str, replaced: bool
 ) -> None:
     scheduler = open_fleet()
     a, b = scheduler.choose(["a", "b"])
@@ -466,14 +453,14 @@ def test_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
 @pytest.mark.parametrize("offset", [-3600.0, 100 * 365 * 86400.0], ids=["set back", "a century ahead"])
 @pytest.mark.parametrize("deadline", [None, 30.0])
 def test_an_unknown_time_is_said_and_the_round_can_be_closed(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, offset: float, deadline: float | None
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch, offset: float, deadline: float | None
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, deadline=deadline)
     cohort = scheduler.choose(["a", "b", "c"])
     scheduler.report(cohort[0], 2.0)
     path = scheduler.path
     scheduler.close()
-    monkeypatch.setattr("turnout.live.clock.datetime", changed_clock(offset))
+    monkeypatch.setattr("turnout.live.clock.datetime", fleets.changed_clock(offset))
     monkeypatch.setattr("turnout.live.clock.boot_id", lambda: "another boot")
     scheduler = Scheduler.open(path)
     assert math.isnan(scheduler.status().elapsed)
@@ -485,21 +472,21 @@ def test_an_unknown_time_is_said_and_the_round_can_be_closed(
     scheduler.report(cohort[1], 3.0)
     scheduler.close_round()
     kinds = [turn.kind for turn in scheduler.history(round=1)]
-    learned = state_of(scheduler).fleet.counters.learned.tolist()
+    learned = fleets.state_of(scheduler).fleet.counters.learned.tolist()
     if deadline is None:
         assert kinds == ["arrived", "arrived", "failed"]  # and nothing was learned of the time of the third
         assert learned == [1, 1, 0]
     else:
         assert kinds == ["arrived", "arrived", "late"]
         assert scheduler.history(round=1)[2].seconds == deadline
-    play_round(scheduler, ["a", "b", "c"])
+    fleets.play_round(scheduler, ["a", "b", "c"])
     scheduler.close()
 
 
 # Forgetting a client in a long history
 
 
-def long_history(open_fleet: OpenFleet, played: Path, folder: Path) -> Scheduler:
+def long_history(open_fleet: fleets.OpenFleet, played: Path, folder: Path) -> Scheduler:
     copy_store(played, folder / "fleet.turnout")
     return open_fleet()
 
@@ -512,9 +499,9 @@ BATCH = 18
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the path of a closed fleet with a long history."""
     path = tmp_path_factory.mktemp("played") / "fleet.turnout"
-    with Scheduler.open(path, **{**LIVE, "settings": {"cohort_size": 3}}) as scheduler:
+    with Scheduler.open(path, **{**fleets.LIVE, "settings": {"cohort_size": 3}}) as scheduler:
         for _ in range(36):
-            play_round(scheduler, ["secret-phone", "b", "c"])
+            fleets.play_round(scheduler, ["secret-phone", "b", "c"])
     return path
 
 
@@ -525,12 +512,12 @@ def traces(scheduler: Scheduler) -> int:
 
 @pytest.mark.files
 def test_others_can_report_while_a_client_is_forgotten(
-    open_fleet: OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is a short transaction, and after each of them the file is valid."""
     monkeypatch.setattr(redaction, "BATCH", BATCH)
     scheduler = long_history(open_fleet, played, folder)
-    twin = packed(scheduler)
+    twin = fleets.packed(scheduler)
     steps: list[list[str]] = []
     redact = Journal.redact
     with Reporter(scheduler.path) as reporter, FleetReader(scheduler.path) as reader:
@@ -550,7 +537,7 @@ def test_others_can_report_while_a_client_is_forgotten(
                 *(str(reader.history(round=round_)) for round_ in range(1, reader.round + 1)),
             ]
             assert not any("secret-phone" in text for text in shown)  # readers never see what is not redacted yet
-            assert problems(scheduler.path) == []
+            assert fleets.problems(scheduler.path) == []
             return is_left
 
         monkeypatch.setattr(Journal, "redact", observed)
@@ -558,11 +545,11 @@ def test_others_can_report_while_a_client_is_forgotten(
     assert len(steps) > 5
     assert max(map(len, steps)) <= BATCH + 10
     assert traces(scheduler) == 0
-    assert packed(scheduler) == packed_from_disk(scheduler.path) != twin
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) != twin
 
 
 def test_forgetting_that_was_interrupted_is_completed_later(
-    open_fleet: OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redaction, "BATCH", BATCH)
     scheduler = long_history(open_fleet, played, folder)
@@ -585,12 +572,12 @@ def test_forgetting_that_was_interrupted_is_completed_later(
             with pytest.raises(KeyboardInterrupt):
                 disturbed.forget("secret-phone")
             assert disturbed.clients[0] == "forgotten-0"
-            play_round(disturbed, ["b", "c"])  # new events follow from digests that will be computed again
+            fleets.play_round(disturbed, ["b", "c"])  # new events follow from digests that will be computed again
         with Scheduler.open(path) as reopened:
             assert traces(reopened) == 0
-            assert problems(path) == []
+            assert fleets.problems(path) == []
     with Scheduler.open(whole) as undisturbed:
-        play_round(undisturbed, ["b", "c"])
+        fleets.play_round(undisturbed, ["b", "c"])
     assert read_everything(path) == read_everything(whole)
 
 
@@ -598,7 +585,7 @@ def test_forgetting_that_was_interrupted_is_completed_later(
 
 
 def test_ids_and_reasons_are_escaped_in_logs_and_in_the_status(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+    open_fleet: fleets.OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "turnout")
     hostile = "phone\nWARNING round 9 closed\x1b[2J\u202e"

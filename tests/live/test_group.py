@@ -14,18 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from live.fleets import (
-    OpenFleet,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    packed_without_contexts,
-    play_round,
-    problems,
-    rows_of,
-    take_snapshot,
-)
+from live import fleets
 from live.forging import alter
 from narrowing import known
 from postgres import use_schemas_if_told
@@ -39,7 +28,7 @@ SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20
 
 
 @pytest.fixture
-def scheduler(open_fleet: OpenFleet) -> Scheduler:
+def scheduler(open_fleet: fleets.OpenFleet) -> Scheduler:
     return open_fleet()
 
 
@@ -66,22 +55,24 @@ def stored_in(scheduler: Scheduler, key: bytes) -> StoredAnswer | None:
     return session_of(scheduler).stored_answer(key)
 
 
-def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet) -> None:
+def test_all_calls_of_a_group_share_one_commit(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
-    chosen = scheduler.choose(offered(*named(10)))
+    chosen = scheduler.choose(fleets.offered(*fleets.named(10)))
     before = commits(scheduler)
     with scheduler.group():
         for client in chosen:
             assert scheduler.report(client, 1.5)
-        assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
+        assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
     assert commits(scheduler) == before + 1
-    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
+    assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
 
 
-def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(
+    open_fleet: fleets.OpenFleet, folder: Path
+) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     with scheduler.group():
-        chosen = scheduler.choose(offered("a", "b", "c"))
+        chosen = scheduler.choose(fleets.offered("a", "b", "c"))
         scheduler.report(chosen[0], 1.0)
         with pytest.raises(ReportError, match="was reported before"):
             scheduler.report(chosen[0], 2.0)
@@ -94,51 +85,51 @@ def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet:
         with pytest.raises(OfferError):
             scheduler.choose({"a": {"free_cpu": -1.0, "bandwidth": 1.0}})
     assert scheduler.round == 1
-    assert packed(scheduler) == packed_from_disk(path)
-    assert problems(path) == []
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(path)
+    assert fleets.problems(path) == []
 
 
 def test_a_call_that_fails_inside_its_change_is_undone_alone(scheduler: Scheduler) -> None:
     with scheduler.group():
-        play_round(scheduler, offered("a", "b"))
+        fleets.play_round(scheduler, fleets.offered("a", "b"))
         with patch.object(Changes, "put_offer", side_effect=MemoryError), pytest.raises(MemoryError):
-            scheduler.choose(offered("a", "b", "new"))
+            scheduler.choose(fleets.offered("a", "b", "new"))
         assert scheduler.clients == ["a", "b"]  # loaded from the file again, inside the transaction
         assert scheduler.round == 1
-        play_round(scheduler, offered("a", "b"))
+        fleets.play_round(scheduler, fleets.offered("a", "b"))
     assert scheduler.round == 2
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_group_that_is_left_by_an_exception_stores_nothing(scheduler: Scheduler, error: type[BaseException]) -> None:
-    play_round(scheduler, offered("a", "b"))
-    before = packed(scheduler)
+    fleets.play_round(scheduler, fleets.offered("a", "b"))
+    before = fleets.packed(scheduler)
 
     def fail() -> None:
         with scheduler.group():
-            play_round(scheduler, offered("a", "b", "c"))
+            fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
             raise error
 
     with pytest.raises(error):
         fail()
-    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
-    play_round(scheduler, offered("a", "b", "c"))
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
     assert scheduler.round == 2
 
 
 def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(scheduler: Scheduler) -> None:
-    play_round(scheduler, offered("a", "b"))
-    before = packed(scheduler)
+    fleets.play_round(scheduler, fleets.offered("a", "b"))
+    before = fleets.packed(scheduler)
     with failing_commit(scheduler), scheduler.group():
-        scheduler.choose(offered("a", "b", "c"))
-    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
+        scheduler.choose(fleets.offered("a", "b", "c"))
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b"]
 
 
 def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Scheduler) -> None:
-    play_round(scheduler, offered("a", "b"))
-    before = packed(scheduler)
+    fleets.play_round(scheduler, fleets.offered("a", "b"))
+    before = fleets.packed(scheduler)
 
     def full(changes: Changes, *_: object) -> None:
         changes.db.execute("ROLLBACK")  # as SQLite does if the disk is full
@@ -146,7 +137,7 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Sched
 
     def fill_disk() -> None:
         with scheduler.group():
-            chosen = scheduler.choose(offered("a", "b", "c"))
+            chosen = scheduler.choose(fleets.offered("a", "b", "c"))
             with patch.object(Changes, "put_turns", full), pytest.raises(StoreError, match="is full"):
                 scheduler.report(chosen[0], 1.0)
             with pytest.raises(StoreError, match="nothing of it was stored"):
@@ -154,11 +145,11 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Sched
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         fill_disk()
-    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
 
 
 def test_an_interrupted_part_is_never_committed_with_its_group(scheduler: Scheduler) -> None:
-    before = packed(scheduler)
+    before = fleets.packed(scheduler)
     unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
 
     def interrupt() -> None:
@@ -167,13 +158,13 @@ def test_an_interrupted_part_is_never_committed_with_its_group(scheduler: Schedu
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         interrupt()
-    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
     with pytest.raises(StoreError):
         unfinished.__exit__(None, None, None)
 
 
 def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(scheduler: Scheduler) -> None:
-    play_round(scheduler, offered("a", "b", "c"))
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
     with scheduler.group():
         with pytest.raises(SettingError, match="forget writes more than one transaction"):
             scheduler.forget("a")
@@ -185,40 +176,40 @@ def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(sch
     scheduler.compact()
 
 
-def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     with scheduler.group():
         scheduler.register(["a", "b", "c"])
-        scheduler.choose(offered("a", "b", "new"))
+        scheduler.choose(fleets.offered("a", "b", "new"))
         scheduler.abandon_round()
         assert scheduler.clients == ["a", "b", "c"]
         scheduler.amend(deadline=20.0)
         scheduler.retire("c")
         for _ in range(60):  # more rounds than between two snapshots
-            play_round(scheduler, offered("a", "b"))
-        take_snapshot(scheduler)
-    assert packed(scheduler) == packed_from_disk(path)
+            fleets.play_round(scheduler, fleets.offered("a", "b"))
+        fleets.take_snapshot(scheduler)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(path)
     scheduler.close()
     reopened = open_fleet()
     assert (reopened.round, reopened.settings.deadline, reopened.clients) == (60, 20.0, ["a", "b", "c"])
-    assert problems(path) == []
+    assert fleets.problems(path) == []
 
 
-def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet) -> None:
+def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     before = commits(scheduler)
     with scheduler.group():
-        for client in named(6):
+        for client in fleets.named(6):
             scheduler.check_in(client)
         first, second = scheduler.running()
         scheduler.report(first.id, 1.0)
         scheduler.fill([])
     assert commits(scheduler) == before + 1
     assert [turn.id for turn in scheduler.running()] == [second.id, 3]
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet) -> None:
+def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     scheduler.fill(["a", "b"])  # all slots are in use
     with failing_commit(scheduler), scheduler.group():
@@ -228,10 +219,10 @@ def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenF
     assert scheduler.clients == ["a", "b", "c"]
     scheduler.check_in("new")
     assert scheduler.clients == ["a", "b", "c", "new"]
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
+def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS, status_ttl=40.0)
     scheduler.fill(["a", "b"])
     with failing_commit(scheduler), scheduler.group():
@@ -242,9 +233,9 @@ def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: O
     assert waited.seconds == pytest.approx(10.0)  # a quarter of status_ttl
 
 
-def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
+def test_a_group_without_changes_is_not_a_commit(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
-    scheduler.fill(named(4))
+    scheduler.fill(fleets.named(4))
     scheduler.check_in("c3")
     before = commits(scheduler)
     with scheduler.group():
@@ -254,7 +245,7 @@ def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
 
 
 def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Scheduler) -> None:
-    chosen = scheduler.choose(offered("a", "b"))
+    chosen = scheduler.choose(fleets.offered("a", "b"))
     seen: list[int] = []
     started = threading.Event()
 
@@ -285,9 +276,9 @@ def _kill_in_group(path: Path, ready: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_killed_group_leaves_nothing(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     with scheduler.group():
         store(scheduler, "kept")
     scheduler.close()
@@ -306,7 +297,7 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
 # Answers
 
 
-def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet) -> None:
+def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     assert stored_in(scheduler, b"key") is None
 
@@ -350,12 +341,12 @@ def test_there_are_never_very_many_answers(scheduler: Scheduler) -> None:
     with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
             store(scheduler, f"key-{number}")
-    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM answers") == [(5,)]
+    assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM answers") == [(5,)]
     assert stored_in(scheduler, b"key-19") is not None
 
 
 def test_answers_about_a_forgotten_client_are_deleted(scheduler: Scheduler, folder: Path) -> None:
-    play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
+    fleets.play_round(scheduler, fleets.offered("phone-1", "phone-10", 'é"x'))
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
         store(scheduler, key, f'{{"cohort":["{client}"]}}')
     scheduler.forget("phone-1")
@@ -371,7 +362,7 @@ def test_answers_about_a_forgotten_client_are_deleted(scheduler: Scheduler, fold
     assert 'é\\"x'.encode() not in content
 
 
-def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_damaged_answer_is_found(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     store(scheduler, "key", '{"new":1}')
     scheduler.close()
@@ -388,7 +379,7 @@ def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
 UNPERSISTED: dict[str, Any] = {**SLOTS, "persist_statuses": False}
 
 
-def test_the_calls_of_a_group_share_one_snapshot(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_calls_of_a_group_share_one_snapshot(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     scheduler, written = open_fleet(**UNPERSISTED), []
     put_snapshot = Changes.put_snapshot
 
@@ -398,44 +389,44 @@ def test_the_calls_of_a_group_share_one_snapshot(open_fleet: OpenFleet, folder: 
 
     with patch.object(Changes, "put_snapshot", count), scheduler.group():
         for client, other in (("a", "b"), ("c", "d"), ("e", "f")):
-            for turn in scheduler.fill(offered(client, other)):
+            for turn in scheduler.fill(fleets.offered(client, other)):
                 scheduler.report(turn.id, 2.0)
         scheduler.retire("a")
     assert len(written) == 1
-    assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
-    assert problems(folder / "fleet.turnout") == []
+    assert fleets.packed_without_contexts(scheduler) == fleets.packed_from_disk(folder / "fleet.turnout")
+    assert fleets.problems(folder / "fleet.turnout") == []
 
 
-def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> None:
+def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**UNPERSISTED)
-    turn = scheduler.fill(offered("a"))[0]
+    turn = scheduler.fill(fleets.offered("a"))[0]
     with patch.object(Changes, "put_snapshot", side_effect=AssertionError), scheduler.group():
         scheduler.report(turn.id, 2.0)
 
 
-def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet) -> None:
+def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**UNPERSISTED)
-    scheduler.fill(offered("a"))
-    before = packed_without_contexts(scheduler)
+    scheduler.fill(fleets.offered("a"))
+    before = fleets.packed_without_contexts(scheduler)
 
     def fail() -> None:
         with scheduler.group():
-            scheduler.fill(offered("b"))
+            scheduler.fill(fleets.offered("b"))
             scheduler.report("a", 2.0)
             with patch.object(Changes, "put_closed_round", side_effect=MemoryError), pytest.raises(MemoryError):
-                scheduler.fill(offered("c"))
+                scheduler.fill(fleets.offered("c"))
             with pytest.raises(InterruptedGroupError, match="retry"):
-                scheduler.fill(offered("d"))
+                scheduler.fill(fleets.offered("d"))
 
     with pytest.raises(InterruptedGroupError):
         fail()
-    assert packed(scheduler) == before == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == before == fleets.packed_from_disk(scheduler.path)
     with scheduler.group():
-        assert [turn.client for turn in scheduler.fill(offered("b"))] == ["b"]
-    assert packed_without_contexts(scheduler) == packed_from_disk(scheduler.path)
+        assert [turn.client for turn in scheduler.fill(fleets.offered("b"))] == ["b"]
+    assert fleets.packed_without_contexts(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet) -> None:
+def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
     first = scheduler.check_in("a")
     assert isinstance(scheduler.check_in("b"), Wait)
@@ -448,7 +439,7 @@ def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_flee
     assert (second.id, second.client) == (first.id + 1, "b")
 
 
-def test_a_report_of_a_group_that_was_undone_does_not_free_a_slot(open_fleet: OpenFleet) -> None:
+def test_a_report_of_a_group_that_was_undone_does_not_free_a_slot(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
     scheduler.check_in("a")
 

@@ -47,8 +47,8 @@ from turnout.kernel.rounds import RoundReport
 from turnout.live import ClientStatus, FleetReader, FleetStatus, Scheduler
 from turnout.live import scheduler as scheduler_module
 from turnout.live._internals import FleetSession
+from turnout.live.turns.clients import probability_at_least
 from turnout.live.turns.records import digest_of
-from turnout.live.turns.reliability import probability_at_least
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from live.fleets import OpenFleet
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Reporter, Scheduler, SchedulerOptions, SchedulerSettings
-from turnout.live._internals import POLICY_SETTINGS, SETTINGS, Amendments, Setting
+from turnout.live._internals import POLICY_SETTINGS, SETTINGS, Setting
+from turnout.live.operation.amending import Amendments
 from turnout.policies.registry import PolicyBuilder
 
 

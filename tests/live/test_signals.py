@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import (
-    OpenFleet,
-    exported,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    problems,
-    rows_of,
-    state_of,
-    turns_in,
-)
+from live import fleets
 from narrowing import known
+from postgres import stored_bytes
 from turnout.errors import ReportError, SettingError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live._internals import session_of
@@ -38,9 +28,9 @@ LEARNING: dict[str, Any] = {
 }
 
 
-def test_signals_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet) -> None:
+def test_signals_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4}, signals=DECLARED)
-    scheduler.choose(offered(*"abcd"))
+    scheduler.choose(fleets.offered(*"abcd"))
     assert scheduler.report("a", 2.0, signals={"utility": 3, "drift": -0.5})
     assert scheduler.report("b", 2.0, loss=0.5, signals={"utility": np.float32(0.25)})  # type: ignore[dict-item]
     scheduler.report("c", 3.0)
@@ -52,12 +42,12 @@ def test_signals_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: O
     recorded = [turn.signals for turn in scheduler.history(round=1)]
     assert recorded == [{"utility": 3.0, "drift": -0.5}, {"utility": 0.25}, None, None]
     assert scheduler.history("a")[0].to_dict()["signals"] == {"utility": 3.0, "drift": -0.5}
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_values_out_of_range_and_nan_count_as_unknown(open_fleet: OpenFleet) -> None:
+def test_values_out_of_range_and_nan_count_as_unknown(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4}, signals=DECLARED)
-    scheduler.choose(offered(*"abcd"))
+    scheduler.choose(fleets.offered(*"abcd"))
     for client, value in zip("abcd", (-0.001, 100.001, math.nan, math.inf), strict=True):
         assert scheduler.report(client, 2.0, signals={"utility": value})
         assert not scheduler.report(client, 2.0)  # the same report
@@ -80,30 +70,30 @@ def test_values_out_of_range_and_nan_count_as_unknown(open_fleet: OpenFleet) -> 
     ],
 )
 def test_unknown_names_and_other_values_than_numbers_are_refused(
-    open_fleet: OpenFleet, signals: Any, complaint: str
+    open_fleet: fleets.OpenFleet, signals: Any, complaint: str
 ) -> None:
     scheduler = open_fleet(signals=DECLARED)
-    scheduler.choose(offered("a", "b"))
-    before = turns_in(scheduler.path)
+    scheduler.choose(fleets.offered("a", "b"))
+    before = fleets.turns_in(scheduler.path)
     with pytest.raises(ReportError, match=complaint):
         scheduler.report("a", 2.0, signals=signals)
     with pytest.raises(ReportError, match=complaint), Reporter(scheduler.path) as reporter:
         reporter.report_many({"b": 2.0, "a": 2.0}, signals={"a": signals})
     with pytest.raises(ReportError, match="signals has 'b', but seconds does not: pass both"):
         scheduler.report_many({"a": 2.0}, signals={"b": {"utility": 1.0}})
-    assert turns_in(scheduler.path) == before
+    assert fleets.turns_in(scheduler.path) == before
 
 
-def test_a_fleet_without_declared_signals_accepts_none(open_fleet: OpenFleet) -> None:
+def test_a_fleet_without_declared_signals_accepts_none(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
-    client, _ = scheduler.choose(offered("a", "b"))
+    client, _ = scheduler.choose(fleets.offered("a", "b"))
     with pytest.raises(ReportError, match="but the fleet declares none: amend its setting signals"):
         scheduler.report(client, 2.0, signals={"utility": 1.0})
 
 
-def test_a_repeated_signal_has_no_effect_and_a_different_one_is_refused(open_fleet: OpenFleet) -> None:
+def test_a_repeated_signal_has_no_effect_and_a_different_one_is_refused(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(signals=DECLARED)
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     assert scheduler.report("a", 2.0, signals={"utility": 0.5})
     assert not scheduler.report("a", 2.0, signals={"utility": np.float64(0.5)})
     attempts: list[Callable[[], object]] = [
@@ -120,25 +110,25 @@ def test_a_repeated_signal_has_no_effect_and_a_different_one_is_refused(open_fle
             attempt()
 
 
-def test_the_signals_of_a_late_client_are_recorded_but_not_learned(open_fleet: OpenFleet) -> None:
+def test_the_signals_of_a_late_client_are_recorded_but_not_learned(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**LEARNING)
-    scheduler.choose(offered("a", "b"))
+    scheduler.choose(fleets.offered("a", "b"))
     scheduler.report("a", 1.0, signals={"utility": 2.0})
     scheduler.close_round(after=10.0)
     assert scheduler.report("b", 20.0, signals={"utility": 5.0})
     assert not scheduler.report("b", 20.0, signals={"utility": 5.0})
     with pytest.raises(ReportError, match=r"\(late, after 20 s, utility 5\): the first report is kept"):
         scheduler.report("b", 20.0)
-    play_round(scheduler, offered("a"), 1.0)
+    fleets.play_round(scheduler, fleets.offered("a"), 1.0)
     assert scheduler.history("b")[0].signals == {"utility": 5.0}
-    assert state_of(scheduler).state()["policy.signal.values"].tolist() == [2.0, -math.inf]
-    assert problems(scheduler.path) == []
+    assert fleets.state_of(scheduler).state()["policy.signal.values"].tolist() == [2.0, -math.inf]
+    assert fleets.problems(scheduler.path) == []
 
 
 @pytest.mark.parametrize("persist_statuses", [True, False])
 @pytest.mark.parametrize("concurrency", [None, 2])
 def test_a_fleet_selects_by_a_signal_also_after_a_restart(
-    open_fleet: OpenFleet, concurrency: int | None, persist_statuses: bool
+    open_fleet: fleets.OpenFleet, concurrency: int | None, persist_statuses: bool
 ) -> None:
     rate = 0.1 if concurrency is None else 0.05
     settings = {"guaranteed_rate": rate, "value": "utility", "value_weight": 5.0}
@@ -147,41 +137,41 @@ def test_a_fleet_selects_by_a_signal_also_after_a_restart(
         settings["cohort_size"] = 2
     else:
         given["concurrency"] = concurrency
-    clients = named(8)
+    clients = fleets.named(8)
     utility = {client: 50.0 if client in ("c1", "c5") else 1.0 for client in clients}
 
     def play(scheduler: Scheduler, rounds: int) -> list[str]:
         chosen: list[str] = []
         for _ in range(rounds):
             if concurrency is None:
-                cohort = scheduler.choose(offered(*clients))
+                cohort = scheduler.choose(fleets.offered(*clients))
                 scheduler.report_many(
                     dict.fromkeys(cohort, 2.0), signals={client: {"utility": utility[client]} for client in cohort}
                 )
                 scheduler.close_round()
                 chosen += cohort
             else:
-                for turn in scheduler.fill(offered(*clients)):
+                for turn in scheduler.fill(fleets.offered(*clients)):
                     scheduler.report(turn.id, 2.0, signals={"utility": utility[turn.client]})
                     chosen.append(turn.client)
         return chosen
 
     with open_fleet(**given) as scheduler:
         play(scheduler, 12)
-        before = state_of(scheduler).state()["policy.signal.values"].tolist()
+        before = fleets.state_of(scheduler).state()["policy.signal.values"].tolist()
         assert set(before) == {1.0, 50.0}
     with open_fleet() as scheduler:
-        assert state_of(scheduler).state()["policy.signal.values"].tolist() == before
+        assert fleets.state_of(scheduler).state()["policy.signal.values"].tolist() == before
         chosen = play(scheduler, 12)
         assert chosen.count("c1") + chosen.count("c5") > len(chosen) / 2  # a quarter of the clients
-        assert problems(scheduler.path) == []
+        assert fleets.problems(scheduler.path) == []
 
 
-def test_the_explanation_names_the_signal(open_fleet: OpenFleet) -> None:
+def test_the_explanation_names_the_signal(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**LEARNING)
-    clients = named(8)
+    clients = fleets.named(8)
     for _ in range(4):
-        cohort = scheduler.choose(offered(*clients))
+        cohort = scheduler.choose(fleets.offered(*clients))
         signals = {client: {"utility": 1.0 + clients.index(client)} for client in cohort}
         scheduler.report_many(dict.fromkeys(cohort, 2.0), signals=signals)
         scheduler.close_round()
@@ -192,16 +182,16 @@ def test_the_explanation_names_the_signal(open_fleet: OpenFleet) -> None:
 
 @pytest.mark.files
 def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
-    open_fleet: OpenFleet, folder: Path
+    open_fleet: fleets.OpenFleet, folder: Path
 ) -> None:
     scheduler = open_fleet(**LEARNING)
     value = 12.34567
     for _ in range(2):
-        cohort = scheduler.choose(offered("a", "b", "c", "d"))
+        cohort = scheduler.choose(fleets.offered("a", "b", "c", "d"))
         signals = {client: {"utility": value if client == "b" else 1.0} for client in cohort}
         scheduler.report_many(dict.fromkeys(cohort, 2.0), signals=signals)
         scheduler.close_round()
-    rounds = [event["signals"] for event in exported(scheduler) if event["kind"] == "round"]
+    rounds = [event["signals"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds[0], allow_nan=False)) == [
         {"utility": value if c == "b" else 1.0} for c in cohort
     ]
@@ -213,22 +203,22 @@ def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     after = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_text not in after
     assert in_an_array not in after
-    exports = [event["signals"] for event in exported(scheduler) if event["kind"] == "round"]
+    exports = [event["signals"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
     assert exports == [[None if c == "b" else {"utility": 1.0} for c in cohort]] * 2
-    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE signals LIKE '%12.3%'") == [(0,)]
-    assert problems(scheduler.path) == []
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE signals LIKE '%12.3%'") == [(0,)]
+    assert fleets.problems(scheduler.path) == []
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: OpenFleet) -> None:
+def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: fleets.OpenFleet) -> None:
     with open_fleet(signals=DECLARED) as scheduler:
-        cohort = scheduler.choose(offered("a", "b"))
+        cohort = scheduler.choose(fleets.offered("a", "b"))
         scheduler.report_many(dict.fromkeys(cohort, 2.0), signals={cohort[0]: {"utility": 1.0}})
         scheduler.close_round()
         turn = scheduler.history(cohort[0])[0]
         with session_of(scheduler).journal.writing() as changes:
             changes.put_turns([replace(turn, signals={"utility": 2.0})])
-    (problem,) = problems(scheduler.path)
+    (problem,) = fleets.problems(scheduler.path)
     assert "ended with the signals {'utility': 1.0}, but is recorded with {'utility': 2.0}" in problem
 
 
@@ -243,12 +233,12 @@ def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: OpenF
         ({"utility": (0, math.inf)}, "high of utility must be finite"),
     ],
 )
-def test_invalid_declarations_are_refused(open_fleet: OpenFleet, signals: Any, complaint: str) -> None:
+def test_invalid_declarations_are_refused(open_fleet: fleets.OpenFleet, signals: Any, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         open_fleet(signals=signals)
 
 
-def test_a_policy_learns_only_from_declared_signals(open_fleet: OpenFleet) -> None:
+def test_a_policy_learns_only_from_declared_signals(open_fleet: fleets.OpenFleet) -> None:
     complaint = (
         r"fair-pace learns from the signal 'utilty' \(did you mean 'utility'\?\), which the fleet does not declare"
     )
@@ -259,9 +249,9 @@ def test_a_policy_learns_only_from_declared_signals(open_fleet: OpenFleet) -> No
         open_fleet(policy="warm-up", settings=inside)
 
 
-def test_signals_can_be_amended_as_long_as_the_policy_knows_its_own(open_fleet: OpenFleet) -> None:
+def test_signals_can_be_amended_as_long_as_the_policy_knows_its_own(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**LEARNING)
-    play_round(scheduler, offered("a", "b"), 1.0)
+    fleets.play_round(scheduler, fleets.offered("a", "b"), 1.0)
     with pytest.raises(SettingError, match="learns from the signal 'utility'"):
         scheduler.amend(signals={"drift": (0, 1)})
     with pytest.raises(SettingError, match="signals must be a mapping"):
@@ -269,20 +259,20 @@ def test_signals_can_be_amended_as_long_as_the_policy_knows_its_own(open_fleet: 
     with Reporter(scheduler.path) as reporter:
         assert scheduler.amend(signals={"utility": (0, 5), "age": (0, 1)}) == ["signals"]
         assert scheduler.amend(signals={"utility": [0.0, 5.0], "age": [0, 1]}) == []
-        scheduler.choose(offered("a", "b"))
+        scheduler.choose(fleets.offered("a", "b"))
         assert reporter.report("a", 1.0, signals={"utility": 6.0, "age": 0.5})
         assert scheduler.report("b", 1.0, signals={"utility": 4.0})
     assert [turn.signals for turn in scheduler.history(round=2)] == [{"age": 0.5}, {"utility": 4.0}]
     scheduler.close_round()
     with FleetReader(scheduler.path) as reader:
         assert reader.settings.signals == {"utility": [0.0, 5.0], "age": [0.0, 1.0]}
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
-def test_a_certificate_with_its_record_verifies(open_fleet: OpenFleet, tmp_path: Path) -> None:
+def test_a_certificate_with_its_record_verifies(open_fleet: fleets.OpenFleet, tmp_path: Path) -> None:
     with open_fleet(**LEARNING) as scheduler:
         for value in (1.0, 2.0):
-            cohort = scheduler.choose(offered(*"abcd"))
+            cohort = scheduler.choose(fleets.offered(*"abcd"))
             scheduler.report_many(dict.fromkeys(cohort, 2.0), signals={"a": {"utility": value}})
             scheduler.close_round()
         certify(scheduler.path, tmp_path / "certificate.json", tmp_path / "record.jsonl")
@@ -291,3 +281,136 @@ def test_a_certificate_with_its_record_verifies(open_fleet: OpenFleet, tmp_path:
         [{"utility": value}, None, None, None] for value in (1.0, 2.0)
     ]
     assert differences((tmp_path / "certificate.json").read_bytes(), lines) == []
+
+
+def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: fleets.OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4})
+    scheduler.choose(fleets.offered(*"abcd"))
+    scheduler.report("a", 2.0, loss=0.5)
+    scheduler.report("b", loss=np.float32(0.25))  # type: ignore[arg-type]
+    scheduler.report("c", 3.0)
+    scheduler.report_failure("d", "its battery died")
+    report = scheduler.close_round().report
+    np.testing.assert_array_equal(known(report.losses), [0.5, 0.25, math.nan, math.nan])
+    assert [turn.loss for turn in scheduler.history(round=1)] == [0.5, 0.25, None, None]
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
+
+
+def test_the_policy_gets_no_losses_if_none_were_reported(open_fleet: fleets.OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.report_many(dict.fromkeys(scheduler.choose(fleets.offered("a", "b")), 1.0), losses={})
+    assert scheduler.close_round().report.losses is None
+
+
+def test_power_of_choice_selects_the_largest_losses_also_after_a_restart(
+    open_fleet: fleets.OpenFleet, folder: Path
+) -> None:
+    clients = fleets.named(6)
+    with open_fleet(policy="power-of-choice", settings={"cohort_size": 2, "candidates": 6}) as scheduler:
+        for _ in range(3):
+            chosen = scheduler.choose(fleets.offered(*clients))
+            with Reporter(folder / "fleet.turnout") as reporter:
+                losses = {client: abs(int(client[1:]) - 3.1) for client in chosen}
+                assert reporter.report(chosen[0], 1.0, loss=losses.pop(chosen[0]))
+                assert reporter.report_many({chosen[1]: 1.0}, losses=losses) == 1
+            scheduler.close_round()
+    assert open_fleet().choose(fleets.offered(*clients)) == ["c0", "c1"]
+
+
+def test_the_loss_of_a_surplus_client_is_learned(open_fleet: fleets.OpenFleet) -> None:
+    scheduler = open_fleet(policy="oort", settings={"cohort_size": 2}, overcommit=1.5)
+    scheduler.choose(fleets.offered(*"abc"))
+    scheduler.report_many({"a": 1.0, "b": 2.0, "c": 3.0}, losses={"c": 7.0})
+    report = scheduler.close_round().report
+    assert report.outcomes is not None
+    assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
+    assert known(report.losses)[2] == 7.0
+
+
+def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: fleets.OpenFleet) -> None:
+    scheduler = open_fleet(policy="oort")
+    scheduler.choose(fleets.offered("a", "b"))
+    scheduler.report("a", 1.0, loss=2.0)
+    scheduler.close_round()
+    assert scheduler.report("b", 20.0, loss=5.0)
+    assert not scheduler.report("b", 20.0, loss=5.0)
+    for other in (4.0, None):
+        with pytest.raises(ReportError, match=r"\(late, after 20 s, loss 5\): the first report is kept"):
+            scheduler.report("b", 20.0, loss=other)
+    fleets.play_round(scheduler, fleets.offered("a"), 1.0)
+    assert scheduler.history("b")[0].loss == 5.0
+    assert fleets.state_of(scheduler).state()["policy.losses.values"].tolist() == [2.0, -math.inf]
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
+
+
+def test_a_repeated_loss_has_no_effect_and_a_different_one_is_refused(open_fleet: fleets.OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    scheduler.choose(fleets.offered("a", "b", "c"))
+    assert scheduler.report("a", 2.0, loss=0.5)
+    assert scheduler.report("b", 2.0)
+    turns = fleets.turns_in(scheduler.path)
+    assert not scheduler.report("a", 2, loss=np.float64(0.5))
+    assert scheduler.report_many({"a": 2.0, "b": 2.0}, losses={"a": 0.5}) == 0
+    attempts: list[Callable[[], object]] = [
+        lambda: scheduler.report("a", 2.0),
+        lambda: scheduler.report("a", 2.0, loss=0.6),
+        lambda: scheduler.report("b", 2.0, loss=0.5),
+        lambda: scheduler.report_many({"c": 1.0, "a": 2.0}, losses={"a": 0.7}),  # nothing of it is recorded
+    ]
+    for attempt in attempts:
+        with pytest.raises(ReportError, match=r"after 2 s(, loss 0\.5)?\): the first report is kept"):
+            attempt()
+    assert fleets.turns_in(scheduler.path) == turns
+    scheduler.close_round()
+    assert not scheduler.report("a", 2.0, loss=0.5)
+    for attempt in attempts[:3]:
+        with pytest.raises(ReportError, match="the first report is kept"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (math.nan, "loss of 'a' must be finite, not nan"),
+        (math.inf, "loss of 'a' must be finite, not inf"),
+        ("low", "loss of 'a' must be a number, not 'low'"),
+        (True, "loss of 'a' must be a number, not True"),
+    ],
+)
+def test_invalid_losses_are_refused(open_fleet: fleets.OpenFleet, loss: Any, complaint: str) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(fleets.offered("a", "b"))
+    before = fleets.turns_in(scheduler.path)
+    with pytest.raises(ReportError, match=complaint):
+        scheduler.report("a", 2.0, loss=loss)
+    with pytest.raises(ReportError, match=complaint):
+        scheduler.report_many({"b": 2.0, "a": 2.0}, losses={"a": loss})
+    with pytest.raises(ReportError, match="losses has 'b', but seconds does not: pass both"):
+        scheduler.report_many({"a": 2.0}, losses={"a": 0.5, "b": 0.5})
+    assert fleets.turns_in(scheduler.path) == before
+
+
+@pytest.mark.files
+def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+    open_fleet: fleets.OpenFleet, folder: Path
+) -> None:
+    """Uses a policy that does not learn from losses; what other policies learn is tested elsewhere."""
+    in_a_column, in_an_array = struct.pack(">d", 0.1234567), struct.pack("<d", 0.1234567)
+    scheduler = open_fleet()
+    scheduler.choose(fleets.offered("a", "b"))
+    scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
+    scheduler.close_round()
+    fleets.play_round(scheduler, fleets.offered("a", "b"), 1.0)
+    rounds = [event["losses"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
+    assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
+    before = stored_bytes(folder / "fleet.turnout")
+    assert in_a_column in before
+    assert in_an_array in before
+    scheduler.forget("b")
+    after = stored_bytes(folder / "fleet.turnout")
+    assert in_a_column not in after
+    assert in_an_array not in after
+    assert [event["losses"] for event in fleets.exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2
+    assert fleets.rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
+    assert fleets.problems(folder / "fleet.turnout") == []
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(folder / "fleet.turnout")

@@ -15,10 +15,9 @@ import pytest
 from killing import environment
 from turnout.dashboard.views.system import peak_memory
 from turnout.storage.files import system
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
 from turnout.storage.files.database import RUNS, connect, create
-from turnout.storage.files.lock import WriterLock
-from turnout.web.listening import listen
+from turnout.storage.files.lock import Acknowledged, WriterLock, acknowledge, lock_path, read_acknowledged
+from turnout.web.serving import listen
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux only")
@@ -120,7 +119,7 @@ def test_the_newest_commit_is_stated_while_the_writer_holds_the_lock(
 ) -> None:
     """Without waiting: a lock that the writer excludes would be tried again and again."""
     monkeypatch.setattr(system, "CAN_LOCK_PARTS", can_lock_parts)
-    monkeypatch.setattr("turnout.storage.files.acknowledged.time.sleep", lambda _: pytest.fail("waits for a lock"))
+    monkeypatch.setattr("turnout.storage.files.lock.time.sleep", lambda _: pytest.fail("waits for a lock"))
     path = folder / "runs.turnout"
     lock = WriterLock(path)
     for commits in (3, 5, 4):

@@ -16,11 +16,10 @@ import uvicorn
 
 from requesting import Reply, running, send_request
 from turnout.live import Scheduler
-from turnout.service.access.callers import FleetAccess
-from turnout.service.access.rates import Rates
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens, Rates
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
+from turnout.service.fleet import FleetAccess
 from turnout.service.serving import Options, make_server, open_fleets
 from turnout.storage.opening import store_exists
 from turnout.storage.store import Location

@@ -29,9 +29,9 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
+from turnout.service import access as access_module
 from turnout.service import calls as calls_module
-from turnout.service.access import tokens as tokens_module
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.service.calls import Answer, FleetCalls
 from turnout.service.fleet import STANDBY, UNSTORED, FleetFile
 from turnout.service.serving import Options, open_fleets
@@ -48,7 +48,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter than in production: the tests wait until something ends, however long that takes."""
     monkeypatch.setattr(calls_module, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(calls_module, "OPEN_SECONDS", 0.05)
-    monkeypatch.setattr(tokens_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(access_module, "WATCH_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from service.served import ROUNDS, SLOTS, Service, count_calls, served
 from turnout.client import FleetClient
 from turnout.live import RunningTurn, Wait, clock
 from turnout.service import calls, holding
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.service.routes import waiting
 from waiting import MAX_WAIT, wait_until
 

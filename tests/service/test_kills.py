@@ -37,7 +37,7 @@ from service.simulated_devices import (
 from turnout.live import FleetReader, Scheduler, Turn, certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.web.access import Role
 
 

@@ -19,10 +19,10 @@ from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import FleetSession, examine
 from turnout.service import replies
-from turnout.service.access.callers import FleetAccess
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.service.app import make_app
 from turnout.service.errors import ALL_CODES
+from turnout.service.fleet import FleetAccess
 from turnout.service.serving import Options, _surviving_signals, fleet_names, make_server, open_fleets
 from turnout.web.access import SharedToken
 from turnout.web.guard import PageGuard

@@ -11,11 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
+from service.served import served
 from turnout.errors import SettingError, StoreError
 from turnout.live import Scheduler
-from turnout.service.access import tokens
-from turnout.service.access.tokens import FleetTokens
-from turnout.web.access import ROLES, Role
+from turnout.service import access
+from turnout.service.access import FleetTokens, RateLimiter, Rates
+from turnout.service.serving import Options
+from turnout.web.access import ROLES, Caller, Role
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_a_change_is_noticed_in_the_next_pass_of_the_event_loop(fleet: Path) -> 
 
 
 def test_the_tokens_in_memory_are_limited(fleet: Path) -> None:
-    with FleetTokens(fleet) as file, patch.object(tokens, "MAX_KNOWN", 4):
+    with FleetTokens(fleet) as file, patch.object(access, "MAX_KNOWN", 4):
         made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
         for new in (*made, *made):
             assert file.find(new.text) == new.token
@@ -167,6 +169,81 @@ def test_the_tokens_of_a_forgotten_client_are_deleted(fleet: Path) -> None:
 
 
 def test_many_tokens_are_created_in_transactions_for_which_a_scheduler_waits_shortly(fleet: Path) -> None:
-    with FleetTokens(fleet) as file, patch.object(tokens, "MAX_AT_ONCE", 4):
+    with FleetTokens(fleet) as file, patch.object(access, "MAX_AT_ONCE", 4):
         made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
         assert sorted(token.id for token in file.list()) == sorted(new.token.id for new in made)
+
+
+PHONE = Caller("device", "fleet", "phone-1", "a")
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_device_has_a_stock_of_calls_that_grows_with_time() -> None:
+    clock = Clock()
+    limiter = RateLimiter(Rates(device=10.0), clock)
+    assert [limiter.count(PHONE).seconds for _ in range(30)] == [0.0] * 30
+    assert limiter.count(PHONE).seconds == pytest.approx(0.1)
+    assert limiter.count(PHONE).seconds == pytest.approx(0.1)  # a refused call takes nothing
+    clock.seconds += 0.25
+    assert [limiter.count(PHONE).seconds for _ in range(2)] == [0.0, 0.0]
+    assert limiter.count(PHONE).seconds == pytest.approx(0.05)
+    clock.seconds += 1000.0
+    assert [limiter.count(PHONE).seconds for _ in range(30)] == [0.0] * 30  # the stock has a limit
+    assert limiter.count(PHONE).seconds > 0
+
+
+def test_each_token_has_its_own_stock() -> None:
+    limiter = RateLimiter(Rates(device=0.1, other=2.0), Clock())
+    others = [Caller("device", "fleet", "phone-2", "b"), Caller("server", "fleet", None, "c")]
+    for caller in (PHONE, *others):
+        assert [limiter.count(caller).seconds for _ in range(10)] == [0.0] * 10
+    assert [limiter.count(caller).seconds for caller in (PHONE, *others)] == pytest.approx([10.0, 10.0, 0.5])
+
+
+def test_without_a_rate_or_a_token_there_is_no_limit() -> None:
+    limiter = RateLimiter(Rates(device=1.0), Clock())
+    for caller in (Caller("server", "fleet", None, "c"), Caller("device")):
+        assert not any(limiter.count(caller).seconds for _ in range(1000))
+
+
+def test_of_very_many_tokens_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MAX_REMEMBERED", 2)
+    limiter = RateLimiter(Rates(device=0.1), Clock())
+    phones = [Caller("device", "fleet", name, name) for name in "abc"]
+    for _ in range(11):
+        limiter.count(phones[0])
+    assert limiter.count(phones[0]).seconds > 0
+    for caller in phones[1:]:
+        limiter.count(caller)
+    assert limiter.count(phones[0]).seconds == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_rate_must_be_positive(rate: float) -> None:
+    with pytest.raises(SettingError, match="the rate of calls must be positive"):
+        Rates(device=rate)
+
+
+def test_a_device_that_calls_too_often_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    options = Options(port=0, rates=Rates(device=0.001))
+    with served(tmp_path, options=options) as service:
+        for left in range(9, -1, -1):
+            allowed = service.send("GET", "/v1/fleets", role="device")
+            assert allowed.status == 200
+            assert allowed.headers["ratelimit-policy"] == '"token";q=10;w=10000'
+            assert allowed.headers["ratelimit"].startswith(f'"token";r={left};t=')
+        refused = service.send("GET", "/v1/fleets", role="device")
+        assert (refused.status, "this token is used too often" in refused.error) == (429, True)
+        assert refused.data["code"] == "too_often"
+        assert refused.headers["ratelimit"].startswith('"token";r=0;t=')
+        assert 1 <= int(refused.headers["retry-after"]) <= 1000
+        unlimited = service.get("", role="viewer")
+        assert (unlimited.status, "ratelimit" in unlimited.headers) == (200, False)

@@ -6,8 +6,7 @@ TurnoutError
      └─ UnavailableError     there was no answer, or the service was too busy, as often as it was tried
 """
 
-from turnout.client.asynchronous import AsyncFleetClient
-from turnout.client.fleet import FleetClient, OpenedRound
+from turnout.client.fleet import AsyncFleetClient, FleetClient, OpenedRound
 from turnout.client.transport import EventStream, RefusedError, ServiceError, ServiceEvent, UnavailableError
 
 __all__ = [

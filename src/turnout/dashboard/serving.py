@@ -12,11 +12,9 @@ from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
 from turnout.storage.store import Location
-from turnout.web.access import Access, SharedToken
+from turnout.web.access import Access, SharedToken, is_loopback
 from turnout.web.connections import LIMITS, Limits
-from turnout.web.hosts import is_loopback
-from turnout.web.listening import address_of, listen
-from turnout.web.serving import Server
+from turnout.web.serving import Server, address_of, listen
 
 PORT = 8484
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from turnout.live.features import Features as Features
     from turnout.live.features import FleetStatus as FleetStatus
     from turnout.live.features import Statuses as Statuses
-    from turnout.live.journal.amendments import Amendment as Amendment
     from turnout.live.journal.events import FleetEvent as FleetEvent
-    from turnout.live.operation.metrics import SchedulerMetrics as SchedulerMetrics
+    from turnout.live.journal.journal import Amendment as Amendment
+    from turnout.live.operation.monitoring import SchedulerMetrics as SchedulerMetrics
+    from turnout.live.queries import SchedulerStatus as SchedulerStatus
     from turnout.live.reader import FleetReader as FleetReader
     from turnout.live.reporter import Reporter as Reporter
     from turnout.live.scheduler import Scheduler as Scheduler
     from turnout.live.settings import SchedulerOptions as SchedulerOptions
     from turnout.live.settings import SchedulerSettings as SchedulerSettings
-    from turnout.live.status import SchedulerStatus as SchedulerStatus
-    from turnout.live.turns.history import ClientHistory as ClientHistory
+    from turnout.live.turns.clients import ClientHistory as ClientHistory
     from turnout.live.turns.records import Turn as Turn
     from turnout.live.turns.slots.turns import RunningTurn as RunningTurn
     from turnout.live.turns.slots.turns import Wait as Wait

@@ -1,14 +1,14 @@
 """What the neighbours of this package use beyond its public face: the faces of a live fleet and the command line."""
 
+import math
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from turnout.live.audit import verify as verify
-from turnout.live.audit.doctor.doctor import Finding as Finding
-from turnout.live.audit.doctor.doctor import examine as examine
+from turnout.live.audit.doctor import Finding as Finding
+from turnout.live.audit.doctor import examine as examine
 from turnout.live.clock import moment_after as moment_after
 from turnout.live.features import Status, Statuses
-from turnout.live.following import Follower as Follower
-from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import LAST_ROUND as LAST_ROUND
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.identifiers import check_client_ids as check_client_ids
@@ -20,47 +20,40 @@ from turnout.live.journal.answers import note_tokens_changed as note_tokens_chan
 from turnout.live.journal.answers import tokens_version as tokens_version
 from turnout.live.journal.events import RecordedRound as RecordedRound
 from turnout.live.journal.events import RecordedTurn as RecordedTurn
-from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
 from turnout.live.journal.files import copy_fleet as copy_fleet
 from turnout.live.journal.files import is_fleet as is_fleet
 from turnout.live.journal.files import restore_fleet as restore_fleet
-from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
 from turnout.live.journal.replay import check_new_policy as check_new_policy
 from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.schema import FLEET as FLEET
 from turnout.live.journal.summary import FleetTotals as FleetTotals
 from turnout.live.journal.summary import read_totals as read_totals
 from turnout.live.operation.amending import POLICY_SETTINGS as POLICY_SETTINGS
-from turnout.live.operation.amending import Amendments as Amendments
 from turnout.live.operation.amending import amended_settings as amended_settings
-from turnout.live.operation.metrics import seconds_since_report as seconds_since_report
+from turnout.live.operation.monitoring import WriterMetrics as WriterMetrics
+from turnout.live.operation.monitoring import seconds_since_report as seconds_since_report
+from turnout.live.reader import StaleError as StaleError
 from turnout.live.reader import explain_closed_round as explain_closed_round
 from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
-from turnout.live.serving.selected import SelectedClient as SelectedClient
-from turnout.live.serving.selected import selected_clients as selected_clients
 from turnout.live.serving.session import FleetSession as FleetSession
-from turnout.live.serving.steps import READ_AT_ONCE as READ_AT_ONCE
-from turnout.live.serving.steps import read_in_steps as read_in_steps
 from turnout.live.settings import SETTINGS as SETTINGS
 from turnout.live.settings import Setting as Setting
-from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
-from turnout.live.turns.outcomes import ARRIVED as ARRIVED
-from turnout.live.turns.outcomes import CUT_OFF as CUT_OFF
-from turnout.live.turns.outcomes import FAILED as FAILED
-from turnout.live.turns.outcomes import KINDS as KINDS
-from turnout.live.turns.outcomes import LATE as LATE
-from turnout.live.turns.outcomes import MISSED as MISSED
-from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
-from turnout.live.turns.outcomes import REDUNDANT as REDUNDANT
-from turnout.live.turns.outcomes import RETURNED as RETURNED
-from turnout.live.turns.records import RecordedOffer as RecordedOffer
+from turnout.live.turns.clients import JUDGED_AFTER as JUDGED_AFTER
+from turnout.live.turns.records import ARRIVED as ARRIVED
+from turnout.live.turns.records import CUT_OFF as CUT_OFF
+from turnout.live.turns.records import FAILED as FAILED
+from turnout.live.turns.records import KINDS as KINDS
+from turnout.live.turns.records import LATE as LATE
+from turnout.live.turns.records import MISSED as MISSED
+from turnout.live.turns.records import OUTCOME_OF_KIND as OUTCOME_OF_KIND
+from turnout.live.turns.records import REDUNDANT as REDUNDANT
+from turnout.live.turns.records import RETURNED as RETURNED
 from turnout.live.turns.rounds.records import OpenRound as OpenRound
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
 from turnout.live.turns.slots.records import RunningTurnRecord as RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet
-from turnout.live.turns.slots.turns import RunningTurn, Wait
-from turnout.live.turns.slots.turns import SlotNews as SlotNews
+from turnout.live.turns.slots.turns import RunningTurn, SlotNews, Wait
 
 
 def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | None = None) -> Iterator[None]:
@@ -98,3 +91,36 @@ def target_size(session: FleetSession) -> int | None:
 def session_of(scheduler: Scheduler) -> FleetSession:
     """Returns the open fleet behind a scheduler."""
     return scheduler._session
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedClient:
+    """A client of the open round.
+
+    Attributes:
+        client: Its id.
+        expected_seconds: Its predicted exchange time; None if it was never timed, or has just started.
+        timed: Whether a time of it was learned before.
+        behind: How many turns it is behind its promise; None if the policy guarantees nothing.
+    """
+
+    client: str
+    expected_seconds: float | None
+    timed: bool
+    behind: float | None
+
+
+def selected_clients(session: FleetSession) -> list[SelectedClient]:
+    """Returns the clients of the open round, in its order; none if no round is open."""
+    with session.lock:
+        opened, fleet = session.memory.opened, session.fleet
+        if opened is None:
+            return []
+        rows, certificate = opened.rows, session.certificate()
+        times = fleet.expected_seconds(rows, opened.contexts).tolist()
+        behind = [None] * len(rows) if certificate is None else certificate.behind[rows].tolist()
+        timed = (fleet.counters.learned[rows] > 0).tolist()
+        return [
+            SelectedClient(fleet.ids[row], None if math.isnan(seconds) else seconds, known, turns)
+            for row, seconds, known, turns in zip(rows.tolist(), times, timed, behind, strict=True)
+        ]

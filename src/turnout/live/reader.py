@@ -1,41 +1,131 @@
-"""Reads the file of a fleet without changing it, even while a scheduler writes it."""
+"""Reads and follows the file of a fleet without changing it, even while a scheduler writes it."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnout.closing import close_on_error
-from turnout.errors import SettingError
+from turnout.errors import SettingError, StoreError
 from turnout.live.features import Features
-from turnout.live.following import Follower, ReplayStart, find_start
-from turnout.live.journal.amendments import Amendment, amendments, settings_at
+from turnout.live.journal import summary, turns
 from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
-from turnout.live.journal.file_metrics import WriterMetrics, read_writer_metrics
-from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import FleetState, load, stored_features
+from turnout.live.journal.journal import Amendment, Journal, amendments, settings_at
+from turnout.live.journal.replay import FleetState, apply_event, load, start_from, stored_features
 from turnout.live.journal.schema import meta_count
-from turnout.live.journal.summary import Summary, count_joined, last_event
-from turnout.live.journal.turns import (
-    read_offer,
-    read_offer_of_decision,
-    read_open_round,
-    read_running_turns,
-    rounds_with_offers,
-)
+from turnout.live.journal.summary import Summary
+from turnout.live.operation.monitoring import WriterMetrics, read_writer_metrics
 from turnout.live.queries import FleetQueries
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import RecordedOffer, Turn
-from turnout.live.turns.rounds.records import OpenRound
-from turnout.live.turns.slots.records import RunningTurnRecord
+from turnout.live.turns.rounds.records import CLOSE, OpenRound
+from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.state import Fleet
 from turnout.storage.address import DatabaseAddress, as_location, file_of
 from turnout.storage.store import Location
 
 if TYPE_CHECKING:
     from turnout.policies.explain.explanation import Explanation
+
+
+class ReplayStart(NamedTuple):
+    """A state from which later events can be applied.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        settings: The settings of the fleet then, as they are stored.
+        fleet: The state.
+    """
+
+    event: int
+    settings: dict[str, Any]
+    fleet: Fleet
+
+
+def find_start(
+    journal: Journal, settings: SchedulerSettings, features: Features, *, with_availability: bool = True
+) -> ReplayStart | None:
+    """Returns the oldest state from which all later events can be applied; None for the beginning.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: Its present settings.
+        features: Its present features.
+        with_availability: Whether the events must have the availability of clients, which large fleets drop.
+    """
+    with journal.reading() as db:
+        is_usable = not with_availability or summary.has_all_availability(db)
+        start = summary.first_state(db) if is_usable else summary.newest_state(db)
+        if start is None:
+            return None
+        event, fleet = start_from(journal, start, settings, features)
+        return ReplayStart(event, settings_at(journal, event), fleet)
+
+
+class Follower:
+    """Delivers the events of a fleet as they are written, and keeps the state of the fleet.
+
+    Attributes:
+        fleet: The state before the first event that was not applied. Pass each event to `apply` when the state before
+            it is no longer needed.
+        starts_after: The number of the last event that the initial state contains: 0; the event of the last snapshot if
+            the file no longer has the availability of every round; or that of the summary of rounds that are no longer
+            kept.
+        summary: Where the events that are delivered begin.
+        position: The number of the last event that was delivered.
+
+    `poll` raises StaleError if a client was forgotten, or if the writer dropped data that was not delivered yet. What
+    was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
+    """
+
+    def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
+        self._journal = journal
+        with journal.reading() as db:
+            self._last_at_start = summary.last_event(db)[0]
+            self.summary = summary.read_summary(db)
+            self.position = self.summary.event
+            start = find_start(journal, settings, features)
+            self.starts_after = 0 if start is None else start.event
+            self.fleet = start_from(journal, None, settings, features)[1] if start is None else start.fleet
+            self._ids = self.fleet.ids[: self.summary.clients]
+
+    def poll(self, limit: int = -1) -> list[FleetEvent]:
+        """Returns the next events, at most `limit` of them; an empty list if there are none."""
+        with self._journal.reading() as db:
+            if summary.read_summary(db).event > self.position:
+                raise self._stale()
+            events = []
+            for number, kind, data, availability in self._journal.events(self.position, limit):
+                forgotten = kind == "forget" and number > self._last_at_start
+                if forgotten or (self.is_ahead(number) and kind in (CLOSE, FILL) and availability is None):
+                    raise self._stale()
+                event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
+                if event.kind == "joined":  # share the strings of the state, if it has these ids already
+                    ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
+                    self._ids.extend(ids)
+                self.position = number
+                events.append(event)
+            return events
+
+    def _stale(self) -> StaleError:
+        return StaleError(
+            f"data was removed from {self._journal.location} since it was read: read it again from the beginning"
+        )
+
+    def apply(self, event: FleetEvent) -> None:
+        """Applies the next event to the state of the fleet."""
+        if self.is_ahead(event.number):
+            apply_event(self.fleet, *event.stored)
+
+    def is_ahead(self, number: int) -> bool:
+        """Returns whether an event is newer than the initial state."""
+        return number > self.starts_after
+
+
+class StaleError(StoreError):
+    """The data that was read so far is no longer in the file."""
 
 
 class FleetReader(FleetQueries):
@@ -69,7 +159,7 @@ class FleetReader(FleetQueries):
     """
 
     def __init__(self, path: str | Path | DatabaseAddress, *, accept_older: bool = False) -> None:
-        self._journal = Journal(as_location(path), read_only=True, accept_older=accept_older)
+        self._journal = Journal(as_location(path), "read", accept_older=accept_older)
         with close_on_error(self):
             self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
@@ -168,8 +258,10 @@ class FleetReader(FleetQueries):
         """
         self._need(rounds=False, instead="open_round")
         with self._journal.reading() as db:
-            turns = {turn.round: turn for turn in self._journal.turns_running()}
-            return [(running_turn, turns[decision]) for decision, running_turn in read_running_turns(db).items()]
+            outcomes = {turn.round: turn for turn in self._journal.turns_running()}
+            return [
+                (running_turn, outcomes[decision]) for decision, running_turn in turns.read_running_turns(db).items()
+            ]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
         if self.settings.has_rounds != rounds:
@@ -184,7 +276,7 @@ class FleetReader(FleetQueries):
         """
         self._need(rounds=True, instead="running")
         with self._journal.reading() as db:
-            opened = read_open_round(db)
+            opened = turns.read_open_round(db)
             return None if opened is None else (opened, self.history(round=opened.round))
 
     def writer(self) -> WriterMetrics:
@@ -195,7 +287,7 @@ class FleetReader(FleetQueries):
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
         with self._journal.reading() as db:
-            return (read_offer if self.settings.has_rounds else read_offer_of_decision)(db, round)
+            return (turns.read_offer if self.settings.has_rounds else turns.read_offer_of_decision)(db, round)
 
     def offers(self) -> Iterator[RecordedOffer]:
         """Yields all recorded offers, in the order of their rounds.
@@ -203,8 +295,8 @@ class FleetReader(FleetQueries):
         Where several slots were filled at once, only the offer of the first decision is recorded.
         """
         with self._journal.reading() as db:
-            for round_ in rounds_with_offers(db):
-                offer = read_offer(db, round_)
+            for round_ in turns.rounds_with_offers(db):
+                offer = turns.read_offer(db, round_)
                 if offer is not None:
                     yield offer
 
@@ -213,7 +305,7 @@ class FleetReader(FleetQueries):
     def events(self, after: int = 0) -> Iterator[FleetEvent]:
         """Yields the events after event `after`, in order, and checks each against its digest."""
         with self._journal.reading() as db:
-            ids, joined = self._journal.ids(), count_joined(db, after)
+            ids, joined = self._journal.ids(), summary.count_joined(db, after)
             for stored in self._journal.events(after):
                 event = decode_event(*stored, ids, joined)
                 joined += len(event.clients) if event.kind == "joined" else 0
@@ -226,9 +318,9 @@ class FleetReader(FleetQueries):
         last round that was closed by then, and the number of clients that had joined.
         """
         with self.reading():
-            summary = self.summary()
-            if summary.event:
-                yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+            first = self.summary()
+            if first.event:
+                yield {"event": first.event, "kind": "summary", "round": first.round, "clients": first.clients}
             for event in self.events():
                 yield event.to_dict()
 
@@ -236,7 +328,7 @@ class FleetReader(FleetQueries):
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
         with self._journal.reading() as db:
-            return last_event(db)[0]
+            return summary.last_event(db)[0]
 
     @property
     def changes(self) -> int:

@@ -18,12 +18,10 @@ from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count, meta_value
 from turnout.live.journal.turns import find_turn, open_turns_of
 from turnout.live.retention import late_turns
-from turnout.live.turns.outcomes import STILL_OUT
-from turnout.live.turns.records import Turn
+from turnout.live.turns.records import STILL_OUT, Turn
 from turnout.storage.address import DatabaseAddress, as_location, file_of
 from turnout.storage.encoding.packing import parse_stored
-from turnout.storage.repeating import repeat
-from turnout.storage.store import Connection
+from turnout.storage.store import Connection, repeat
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9
@@ -206,7 +204,7 @@ class Reporter(Closable):
 
     def __init__(self, path: str | Path | DatabaseAddress) -> None:
         self._mutex = threading.Lock()
-        self._journal = Journal(as_location(path), reporting=True)
+        self._journal = Journal(as_location(path), "report")
         with close_on_error(self):
             self._late_window = late_turns(self._journal.settings.get("concurrency"))
 

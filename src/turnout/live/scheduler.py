@@ -17,8 +17,7 @@ from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState
 from turnout.live.operation.amending import Amendments
-from turnout.live.operation.metrics import SchedulerMetrics, metrics_of
-from turnout.live.operation.notices import fleet_notices
+from turnout.live.operation.monitoring import SchedulerMetrics, fleet_notices, metrics_of
 from turnout.live.queries import FleetQueries
 from turnout.live.reporter import Outcome, outcomes_of
 from turnout.live.serving.server import TurnServer
@@ -28,7 +27,7 @@ from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress, as_location, file_of
-from turnout.storage.repeating import Result, repeat
+from turnout.storage.store import Modes, Result, repeat
 
 if TYPE_CHECKING:
     from turnout.tracking import Tracker
@@ -90,8 +89,8 @@ class Scheduler(FleetQueries):
         """
         if amended not in ("refuse", "keep"):
             raise SettingError(f"amended must be 'refuse' or 'keep', got {amended!r}")
-        keep, modes = amended == "keep", {"takeover": takeover, "accept_older": accept_older, "standby": standby}
-        session = open_session(as_location(path), features, options, keep_amended=keep, **modes)
+        modes: Modes = {"takeover": takeover, "accept_older": accept_older, "standby": standby}
+        session = open_session(as_location(path), features, options, keep_amended=amended == "keep", **modes)
         with close_on_error(session):
             opened = cls(session)
             session.track(tracker)

@@ -18,15 +18,8 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.live.features import as_signals
 from turnout.live.retention import Retention, late_turns
 from turnout.plugins import packages_of
+from turnout.policies import registry
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import (
-    REGISTRY,
-    PolicyBuilder,
-    as_named,
-    load_policies,
-    nested_settings,
-    setting_names,
-)
 from turnout.storage.store import Location
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
@@ -128,7 +121,7 @@ class AmendableOptions(TypedDict, total=False):
 class SchedulerOptions(AmendableOptions, total=False):
     """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
 
-    policy: str | PolicyBuilder
+    policy: str | registry.PolicyBuilder
     settings: Mapping[str, Any]
     model_size: float
     deadline_ceiling: float
@@ -296,7 +289,7 @@ class SchedulerSettings:
         policies = _policies(created.policy, created.settings)
         if "overcommit" in policies:
             raise SettingError("the policy overcommit is for simulations: a fleet has the setting overcommit instead")
-        return replace(created, packages=packages_of((REGISTRY, name) for name in policies))
+        return replace(created, packages=packages_of((registry.REGISTRY, name) for name in policies))
 
     def check_same(
         self, options: Mapping[str, Any], path: Location, amended: Mapping[str, int], *, keep_amended: bool = False
@@ -346,8 +339,8 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
     policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
     is_policy = isinstance(policy, str | SelectionPolicy) or callable(policy)
     if is_policy and isinstance(settings, Mapping):  # anything else is refused later
-        policy, own = as_named(policy, settings)
-        load_policies(policy, own)
+        policy, own = registry.as_named(policy, settings)
+        registry.load_policies(policy, own)
         named |= {name: value for name, value in (("policy", policy), ("settings", own)) if name in options}
     return named
 
@@ -364,12 +357,12 @@ def _unknown_option(name: str, value: Any, policy: Any, settings: Any) -> Settin
     """Returns the error for an option that is not a setting of the scheduler, with advice where it belongs."""
     policies = _policies(policy, settings)
     for depth, inner in enumerate(policies):
-        if name in setting_names(inner):
+        if name in registry.setting_names(inner):
             advice = f'{{"{name}": {value!r}}}'
             for _ in range(depth):
                 advice = f'{{"settings": {advice}}}'
             return SettingError(f"{name} is a setting of the policy {inner}: pass it as settings={advice}")
-    own = [setting for inner in policies for setting in setting_names(inner)]
+    own = [setting for inner in policies for setting in registry.setting_names(inner)]
     return SettingError(
         f"there is no setting {name!r}{suggestion(name, [*SETTINGS, *own])}; the settings are {', '.join(SETTINGS)}. "
         "Pass settings of the policy as settings={…}"
@@ -380,7 +373,7 @@ def _policies(policy: Any, settings: Any) -> list[str]:
     """Returns the name of the policy and those of the policies inside it, outermost first."""
     if not isinstance(policy, str) or not isinstance(settings, Mapping):
         return []
-    return [name for name, _ in nested_settings(policy, settings)]
+    return [name for name, _ in registry.nested_settings(policy, settings)]
 
 
 def _has_key(value: Any, key: str) -> bool:

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from turnout.errors import (
-    FleetKindError,
-    InfeasiblePromise,
-    NoOpenRoundError,
-    OfferError,
-    OpenRoundError,
-    ReportedBeforeError,
-    ReportError,
-    SettingError,
-    StateError,
-    StoreError,
-    TurnoutError,
-    UnknownClientError,
-    UnknownTurnError,
-)
+from turnout import errors
 from turnout.live._internals import StaleError
 from turnout.web.errors import CODES
 from turnout.web.guard import READING
@@ -30,66 +16,66 @@ NO_ROUTE = {
 }
 
 
-class BusyError(TurnoutError):
+class BusyError(errors.TurnoutError):
     """Too many calls are waiting."""
 
 
-class StandbyError(StoreError):
+class StandbyError(errors.StoreError):
     """Another process writes the fleet: this service waits until it can take over."""
 
 
-class StoppingError(TurnoutError):
+class StoppingError(errors.TurnoutError):
     """The service is shutting down and accepts no more calls."""
 
 
-class ReusedKeyError(TurnoutError):
+class ReusedKeyError(errors.TurnoutError):
     """A key was used for another request before."""
 
 
-class DeniedError(TurnoutError):
+class DeniedError(errors.TurnoutError):
     """The token does not allow the call."""
 
 
-class MissingClientError(TurnoutError):
+class MissingClientError(errors.TurnoutError):
     """A request names no client, and neither does its token."""
 
 
-class UnknownFleetError(TurnoutError):
+class UnknownFleetError(errors.TurnoutError):
     """There is no such fleet, or the token is of another one."""
 
 
-class FutureEventError(TurnoutError):
+class FutureEventError(errors.TurnoutError):
     """There is no such event yet: the fleet may have been restored from a backup."""
 
 
-class AmendedError(TurnoutError):
+class AmendedError(errors.TurnoutError):
     """The settings were amended since the caller read them."""
 
 
-class ClosedRoundError(TurnoutError):
+class ClosedRoundError(errors.TurnoutError):
     """The round that a call names is closed already."""
 
 
-class OtherRoundError(TurnoutError):
+class OtherRoundError(errors.TurnoutError):
     """The round that a call names is not the open one."""
 
 
-class UnknownRoundError(TurnoutError):
+class UnknownRoundError(errors.TurnoutError):
     """There is no such round, or it is no longer kept."""
 
 
-class CursorError(TurnoutError):
+class CursorError(errors.TurnoutError):
     """A cursor is not one that an answer had."""
 
 
 #: The status and the code of each kind of error; the first that fits counts.
-PROBLEMS: tuple[tuple[type[TurnoutError], int, str], ...] = (
+PROBLEMS: tuple[tuple[type[errors.TurnoutError], int, str], ...] = (
     (BusyError, 429, "busy"),
     (StoppingError, 503, "stopping"),
     (StaleError, 410, "no_longer_kept"),
     (FutureEventError, 410, "no_such_event"),
     (StandbyError, 503, "standby"),
-    (StoreError, 503, "unavailable"),
+    (errors.StoreError, 503, "unavailable"),
     (DeniedError, 403, "denied"),
     (UnknownFleetError, 404, "unknown_fleet"),
     (UnknownRoundError, 404, "unknown_round"),
@@ -99,30 +85,30 @@ PROBLEMS: tuple[tuple[type[TurnoutError], int, str], ...] = (
     (CursorError, 422, "invalid_cursor"),
     (ReusedKeyError, 422, "key_reused"),
     (MissingClientError, 422, "client_missing"),
-    (OfferError, 422, "invalid_offer"),
-    (InfeasiblePromise, 409, "infeasible_promise"),
-    (FleetKindError, 409, "wrong_kind_of_fleet"),
-    (SettingError, 422, "invalid_setting"),
-    (UnknownClientError, 409, "unknown_client"),
-    (UnknownTurnError, 409, "unknown_turn"),
-    (ReportedBeforeError, 409, "reported_before"),
-    (NoOpenRoundError, 409, "no_open_round"),
-    (OpenRoundError, 409, "round_open"),
-    (StateError, 409, "no_clients"),
-    (ReportError, 409, "refused"),
-    (TurnoutError, 409, "conflict"),
+    (errors.OfferError, 422, "invalid_offer"),
+    (errors.InfeasiblePromise, 409, "infeasible_promise"),
+    (errors.FleetKindError, 409, "wrong_kind_of_fleet"),
+    (errors.SettingError, 422, "invalid_setting"),
+    (errors.UnknownClientError, 409, "unknown_client"),
+    (errors.UnknownTurnError, 409, "unknown_turn"),
+    (errors.ReportedBeforeError, 409, "reported_before"),
+    (errors.NoOpenRoundError, 409, "no_open_round"),
+    (errors.OpenRoundError, 409, "round_open"),
+    (errors.StateError, 409, "no_clients"),
+    (errors.ReportError, 409, "refused"),
+    (errors.TurnoutError, 409, "conflict"),
 )
 #: All codes, for those who write clients.
 ALL_CODES = tuple(sorted({*CODES.values(), *(code for _, _, code in PROBLEMS)}))
 
 
-def status_of(request: Request, error: TurnoutError) -> int:
+def status_of(request: Request, error: errors.TurnoutError) -> int:
     """Returns the HTTP status of an error; a query that names an unknown client is not found."""
-    if request.method in READING and isinstance(error, ReportError):
+    if request.method in READING and isinstance(error, errors.ReportError):
         return 404
     return next(status for kind, status, _ in PROBLEMS if isinstance(error, kind))
 
 
-def code_of(error: TurnoutError) -> str:
+def code_of(error: errors.TurnoutError) -> str:
     """Returns the code of an error."""
     return next(code for kind, _, code in PROBLEMS if isinstance(error, kind))

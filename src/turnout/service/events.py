@@ -142,13 +142,31 @@ class EventLog:
             is_ending: Returns whether the service is shutting down.
             is_allowed: Returns whether the caller may still read.
         """
+        began = sent_at = time.monotonic()
+        state: dict[str, Any] | None = None
         try:
-            async for text in self._texts(after, follow=follow, is_ending=is_ending, is_allowed=is_allowed):
-                yield text
-        except StaleError as error:
-            yield _encode("stale", {"code": code_of(error), "detail": str(error)})
+            while is_allowed():
+                version = self._version()
+                events = await self._file.read(partial(self.after, after), in_turn=False)
+                for event in events:
+                    yield _encode(event.kind, event.to_dict(), event.number)
+                    after, sent_at = event.number, time.monotonic()
+                if len(events) == BATCH:
+                    continue
+                present = await self._present_state() or state
+                if present is not None and present != state:
+                    state, sent_at = present, time.monotonic()
+                    yield _encode("state", present, after)
+                if not follow:
+                    return
+                if not await self._changed(version, is_ending) or time.monotonic() - began > STREAM_SECONDS:
+                    return
+                if time.monotonic() - sent_at > KEEPALIVE_SECONDS:
+                    sent_at = time.monotonic()
+                    yield ": still there\n\n"
         except StoreError as error:
-            yield _encode("unreadable", {"code": code_of(error), "detail": str(error)})
+            kind = "stale" if isinstance(error, StaleError) else "unreadable"
+            yield _encode(kind, {"code": code_of(error), "detail": str(error)})
 
     def after(self, last: int) -> list[FleetEvent]:
         """Returns the next events after event `last`, a batch at most."""
@@ -182,31 +200,6 @@ class EventLog:
             if self._reader is not None:
                 self._reader.close()
             self._reader = None
-
-    async def _texts(
-        self, after: int, *, follow: bool, is_ending: Callable[[], bool], is_allowed: Callable[[], bool]
-    ) -> AsyncIterator[str]:
-        began = sent_at = time.monotonic()
-        state: dict[str, Any] | None = None
-        while is_allowed():
-            version = self._version()
-            events = await self._file.read(partial(self.after, after), in_turn=False)
-            for event in events:
-                yield _encode(event.kind, event.to_dict(), event.number)
-                after, sent_at = event.number, time.monotonic()
-            if len(events) == BATCH:
-                continue
-            present = await self._present_state() or state
-            if present is not None and present != state:
-                state, sent_at = present, time.monotonic()
-                yield _encode("state", present, after)
-            if not follow:
-                return
-            if not await self._changed(version, is_ending) or time.monotonic() - began > STREAM_SECONDS:
-                return
-            if time.monotonic() - sent_at > KEEPALIVE_SECONDS:
-                sent_at = time.monotonic()
-                yield ": still there\n\n"
 
     async def _present_state(self) -> dict[str, Any] | None:
         """Returns the state; None if the fleet is occupied, and it must be sent later."""

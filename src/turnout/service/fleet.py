@@ -1,10 +1,10 @@
-"""A fleet that is served: opened with its tokens, and read in threads of its own."""
+"""A fleet that is served: opened with its tokens, read in threads of its own; and its callers, by their tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -14,11 +14,12 @@ from turnout.errors import OtherWriterError, SettingError, StoreError, TurnoutEr
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StaleError, journal_of, session_of
 from turnout.log import get_log
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.service.errors import BusyError, StandbyError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import store_exists
 from turnout.storage.store import Location
+from turnout.web.access import Caller
 from turnout.web.errors import UNREADABLE
 
 log = get_log("turnout.service")
@@ -209,3 +210,44 @@ def _open_tokens(fleet: Location) -> FleetTokens:
         if error.argument == "token":
             raise SettingError(str(error), argument="tokens") from error
         raise
+
+
+class FleetAccess:
+    """Finds the caller of a request by its token.
+
+    A token is looked up for every request, so that a change takes effect with the next one.
+
+    Args:
+        fleets: The fleets by name; None if the service needs no tokens, so that every caller is an operator.
+    """
+
+    def __init__(self, fleets: Mapping[str, FleetFile] | None) -> None:
+        self._fleets = fleets
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a request needs a token."""
+        return self._fleets is not None
+
+    def caller(self, text: str) -> Caller | None:
+        """Returns the caller with this token; None if the token gives no access.
+
+        Raises:
+            StoreError: If the tokens of a fleet cannot be read, and the token is of no other fleet.
+        """
+        if self._fleets is None:
+            return Caller("operator")
+        problem: StoreError | None = None
+        for fleet, file in self._fleets.items():
+            try:
+                if file.tokens is None:
+                    raise StoreError(f"the fleet {fleet!r} is not open")
+                token = file.tokens.find(text)
+            except StoreError as error:  # of this fleet only
+                problem = error
+                continue
+            if token is not None:
+                return Caller(token.role, fleet, token.client, token.id)
+        if problem is not None:
+            raise problem
+        return None

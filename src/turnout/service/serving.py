@@ -16,18 +16,15 @@ from fastapi import FastAPI
 from turnout.errors import SettingError
 from turnout.live import FleetReader
 from turnout.log import get_log
-from turnout.service.access.callers import FleetAccess
-from turnout.service.access.rates import Rates
+from turnout.service.access import Rates
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
-from turnout.service.fleet import FleetFile
+from turnout.service.fleet import FleetAccess, FleetFile
 from turnout.storage.store import Location
-from turnout.web.access import Access
+from turnout.web.access import Access, is_loopback
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
-from turnout.web.hosts import is_loopback
-from turnout.web.listening import address_of, listen
-from turnout.web.serving import Page, Server
+from turnout.web.serving import Page, Server, address_of, listen
 
 log = get_log("turnout.service")
 PORT = 8080

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from turnout.errors import StoreError
 from turnout.storage.files.database import create, translate_sqlite_errors
 from turnout.storage.files.lock import WriterLock
 from turnout.storage.files.storefile import StoreFile
-from turnout.storage.store import Access, Connection, Location, Store, StoreKind
+from turnout.storage.store import Access, Connection, Location, Modes, Store, StoreKind
 
 
 def open_store(
-    location: Location,
-    kind: StoreKind,
-    access: Access,
-    *,
-    takeover: bool = False,
-    accept_older: bool = False,
-    thoroughly: bool = False,
-    standby: bool = False,
+    location: Location, kind: StoreKind, access: Access, *, thoroughly: bool = False, **modes: Unpack[Modes]
 ) -> Store[Any]:
     """Opens a store.
 
@@ -29,22 +22,20 @@ def open_store(
         location: Where it is.
         kind: The kind of store to accept.
         access: "read"; "report": to write beside the only writer; "write": as the only writer.
-        takeover: Whether to write although another process, which hangs, is the writer.
-        accept_older: Whether a store that has lost commits is opened in its older state.
         thoroughly: Whether the indexes of a file are compared with their tables too.
-        standby: Whether to wait until no other process is the writer.
+        modes: How it is opened.
     """
     if isinstance(location, Path):
-        if standby:
+        if modes.get("standby"):
             raise StoreError(
                 f"{location} is a file, which only one machine can open: use a database (postgresql://…) for a standby",
                 argument="standby",
             )
-        options: dict[str, Any] = {"accept_older": accept_older, "thoroughly": thoroughly}
-        return StoreFile(location, kind, access, takeover=takeover, **options)
+        older, takeover = modes.get("accept_older", False), modes.get("takeover", False)
+        return StoreFile(location, kind, access, takeover=takeover, accept_older=older, thoroughly=thoroughly)
     from turnout.storage.postgres.store import PostgresStore
 
-    return PostgresStore(location, kind, access, takeover=takeover, accept_older=accept_older, standby=standby)
+    return PostgresStore(location, kind, access, **modes)
 
 
 def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
@@ -61,7 +52,7 @@ def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection
             finally:
                 lock.release()
         return
-    from turnout.storage.postgres.creation import create_schema
+    from turnout.storage.postgres.connection import create_schema
 
     create_schema(location, kind, fill)
 
@@ -70,6 +61,6 @@ def store_exists(location: Location) -> bool:
     """Returns whether there is a store, of whatever kind."""
     if isinstance(location, Path):
         return location.exists()
-    from turnout.storage.postgres.creation import schema_exists
+    from turnout.storage.postgres.connection import schema_exists
 
     return schema_exists(location)

@@ -10,13 +10,14 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
-from turnout.errors import StoreError
+from turnout.errors import InterruptedCallError, InterruptedGroupError, StoreError
+from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 
 Access = Literal["read", "report", "write"]
@@ -26,6 +27,24 @@ Location: TypeAlias = Path | DatabaseAddress
 KEPT_TIMES = 1000
 #: The table of single values that every kind of store has.
 META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+log = get_log("turnout.live")
+Result = TypeVar("Result")
+#: The pauses before a call is repeated, in seconds; the store itself waits until it can connect again.
+PAUSES = (0.05, 0.5, 2.0)
+
+
+class Modes(TypedDict, total=False):
+    """How a store is opened; all are False by default.
+
+    Attributes:
+        takeover: Whether to replace a process that is the writer but hangs; it can no longer write afterwards.
+        accept_older: Whether a store that has lost commits is opened in its older state.
+        standby: Whether to wait until no other process is the writer of a store, which must be in a database.
+    """
+
+    takeover: bool
+    accept_older: bool
+    standby: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,3 +344,16 @@ def single_value(db: Connection, query: str, *values: Any) -> Any:
     if row is None:
         raise StoreError(f"the store is damaged ({query} finds nothing): restore it from a backup")
     return row[0]
+
+
+def repeat(call: Callable[[], Result]) -> Result:
+    """Returns what a call returns, which must be one transaction; repeats it if nothing of it was stored."""
+    for pause in PAUSES:
+        try:
+            return call()
+        except InterruptedGroupError:
+            raise
+        except InterruptedCallError as error:
+            log.warning("%s; it is repeated", error)
+            time.sleep(pause)
+    return call()

@@ -20,7 +20,7 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.storage.encoding.limits import parse_json, read_bounded, read_npz
 from turnout.storage.encoding.packing import corruption_as_store_error
-from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files.system import atomic_write
 
 #: Kinds of metrics: of the clients that trained, of the clients that evaluated, of the server's own evaluation.
 METRIC_KINDS = ("train", "evaluate", "server")

@@ -1,14 +1,16 @@
-"""Who calls a server, and what the caller may do."""
+"""Who calls a server, what the caller may do, and which hosts only this machine can reach."""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, get_args
 
 from turnout.errors import SettingError
-from turnout.web.hosts import is_loopback
 
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::\d+)?")
 #: device: checks in and reports for its own client. server: selects and closes, reports for every client. viewer:
 #: reads. operator: everything, and alone changes settings and forgets clients.
 Role = Literal["device", "server", "operator", "viewer"]
@@ -16,6 +18,33 @@ ROLES: tuple[Role, ...] = get_args(Role)
 #: Who may read everything about a fleet.
 READERS: tuple[Role, ...] = ("server", "operator", "viewer")
 MIN_TOKEN = 12
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host name or address is a loopback address, which only this machine can reach.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def names_loopback(header: str) -> bool:
+    """Returns whether a Host header names a loopback address.
+
+    A server without tokens must check this, to prevent DNS rebinding: a foreign name may resolve to this machine, but
+    the browser sends it as the Host.
+
+    >>> names_loopback("localhost:8080"), names_loopback("[::1]:8080"), names_loopback("example.org:8080")
+    (True, True, False)
+    """
+    name = _HOST.fullmatch(header)
+    return name is not None and is_loopback(name[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import play_round, take_snapshot
-from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_turn
+from live.fleets import play_round, summary_round, take_snapshot
+from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_summary_state, forge_turn
 from live.serving import killed_after
+from live.turns.slots.played import open_slots, play_turns
 from postgres import copy_store, is_file, tables
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
-from turnout.live.audit.doctor.doctor import Finding, examine
+from turnout.live.audit.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
 from turnout.live.turns.rounds.records import unpack_closed
+from turnout.live.turns.slots.records import unpack_fill
 from turnout.storage.store import Connection
 
 #: A statement, or a function that changes the file.
@@ -326,7 +328,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "fleet.turnout"
-    for module in ("journal.changes", "audit.doctor.tables"):
+    for module in ("journal.changes", "audit.tables"):
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
@@ -334,7 +336,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         play_rounds(scheduler, 2)
     assert problems(path) == {}
     assert "at some events was dropped" in findings_by_part(path)["state"].message
-    monkeypatch.setattr("turnout.live.audit.doctor.tables.KEEP_AVAILABILITY_UP_TO", 10)
+    monkeypatch.setattr("turnout.live.audit.tables.KEEP_AVAILABILITY_UP_TO", 10)
     assert problems(path)["turns"].message.count("is missing") == 5
 
 
@@ -522,3 +524,140 @@ def test_a_cut_off_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
         assert [turn.kind for turn in scheduler.history()].count("cut_off") == 2
         assert scheduler.certificate().turns.sum() == 4
     assert problems(path) == {}
+
+
+def swap_running_turns(db: Connection) -> None:
+    """Stores the newest running turn as the oldest one, with the digest that belongs there."""
+    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
+    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
+    values = (data, digest_of(b"", str(first), data), first)
+    assert first < last
+    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
+
+
+def end_the_turn_of_another_client(db: Connection) -> None:
+    """Changes the newest event that ended a turn: the turn was that of the client in the next row."""
+    events = db.execute("SELECT seq, data FROM events WHERE kind = 'fill' ORDER BY seq DESC")
+    number = next(seq for seq, data in events if len(unpack_fill(data, None).ended))
+    forge_event(db, number, lambda _, arrays: arrays["ended_rows"].__setitem__(0, (arrays["ended_rows"][0] + 1) % 10))
+
+
+#: What is done to the file, and the part and the message of a finding.
+DAMAGES: list[tuple[str | Callable[[Connection], None], str, str]] = [
+    (
+        "UPDATE turns SET seconds = 99 WHERE round = 100",
+        "turns",
+        r"the turn of '\w+' in decision 100 does not match its checksum",
+    ),
+    (
+        "UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)",
+        "offers",
+        r"the offer of decision \d+ does not match its digest",
+    ),
+    ("UPDATE turns SET round = 999 WHERE round = 100", "turns", r"the turn of row \d in decision 100 is missing"),
+    ("UPDATE meta SET value = '100' WHERE key = 'round'", "state", r"there are turns after decision \d+, the last one"),
+    ("UPDATE summary SET digest = x'00'", "summary", r"the summary of earlier turns does not match its digest"),
+    ("DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)", "turns", r"at event \d+ is missing"),
+    (
+        "UPDATE masks SET data = x'00' WHERE seq = (SELECT MAX(seq) FROM masks)",
+        "turns",
+        r"the presence of clients at decision \d+ does not match its digest",
+    ),
+    (
+        "DELETE FROM events WHERE seq = (SELECT MAX(seq) - 1 FROM events)",
+        "turns",
+        r"^decision (\d+) follows decision (?!\1)\d+",
+    ),
+    (
+        "UPDATE open_round SET digest = x'00' WHERE round = (SELECT MAX(round) FROM open_round)",
+        "state",
+        r"the turn \d+ that is running does not match its digest",
+    ),
+    # Their digests are right, as a bug in turnout might write them.
+    (end_the_turn_of_another_client, "turns", r"^the turn of row \d in decision \d+ ended, but was not running"),
+    (
+        lambda db: forge_turn(db, "round = 100", "id = 'stranger'"),
+        "turns",
+        r"^the turn of 'stranger' in decision 100 is in row \d, which has the id 'c\d'$",
+    ),
+    (
+        lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = 9.5"),
+        "turns",
+        r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss 9\.5$",
+    ),
+    (
+        lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = NULL"),
+        "turns",
+        r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss None$",
+    ),
+    (swap_running_turns, "state", "the running turns are not those of the decisions"),
+    (
+        lambda db: forge_summary_state(db, lambda state: state.update(round=state["round"] - 1)),
+        "summary",
+        "^the state in the summary is not that of its last decision$",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def slots_written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet whose first turns are no longer kept; the tests do not change it."""
+    slots_path = tmp_path_factory.mktemp("written") / "fleet.turnout"
+    with open_slots(slots_path, keep_rounds=40) as scheduler:
+        play_turns(scheduler, 80)
+        scheduler.compact()
+        assert 0 < summary_round(scheduler) < 100 < scheduler.round
+    return slots_path
+
+
+@pytest.fixture
+def slots_path(slots_written: Path, folder: Path) -> Path:
+    """A copy of the fleet."""
+    return copy_store(slots_written, folder / "fleet.turnout")
+
+
+def texts_of(slots_path: Path) -> list[str]:
+    """Returns what the doctor says; the name of a column in a command is not a word about the fleet."""
+    return [f"{finding.message} {finding.remedy}".replace("WHERE round = N", "") for finding in examine(slots_path)]
+
+
+def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(slots_path: Path, folder: Path) -> None:
+    texts = texts_of(slots_path)
+    assert not [text for text in texts if "round" in text]
+    assert any(re.match(r"decisions up to \d+ are no longer kept; their summary matches", text) for text in texts)
+    assert any(re.match(r"offers are recorded for \d+ decisions and agree", text) for text in texts)
+    new = folder / "new.turnout"
+    with open_slots(new) as scheduler:
+        scheduler.fill(["a"])
+    assert not [text for text in texts_of(new) if "round" in text]
+    assert any(text.startswith("all decisions are kept") for text in texts_of(new))
+
+
+@pytest.mark.parametrize(("damage", "part", "message"), DAMAGES)
+def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(
+    slots_path: Path, damage: str | Callable[[Connection], None], part: str, message: str
+) -> None:
+    alter(slots_path, damage)
+    (findings,) = [finding for finding in examine(slots_path) if finding.part == part]
+    assert findings.ok is False
+    assert re.search(message, findings.message), findings.message
+    assert not [text for text in texts_of(slots_path) if "round" in text]
+
+
+def test_a_damaged_offer_costs_the_explanation_of_its_decision(slots_path: Path) -> None:
+    alter(slots_path, "UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
+    (findings,) = [finding for finding in examine(slots_path) if finding.part == "offers"]
+    assert "for each damaged decision N: only the explanation of that decision is lost" in findings.remedy
+
+
+def test_a_decision_that_is_no_longer_kept_is_refused_as_such(slots_path: Path) -> None:
+    with FleetReader(slots_path) as scheduler:
+        explanation = scheduler.explain("c1", 1)
+        assert f"decisions up to {scheduler.summary().round} are no longer kept" in explanation.sentence
+
+
+def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(slots_path: Path) -> None:
+    alter(slots_path, "UPDATE turns SET seconds = 99 WHERE round = 100")
+    match = "in decision 100 does not match its checksum"
+    with pytest.raises(StoreError, match=match), Scheduler.open(slots_path) as scheduler:
+        scheduler.history(round=100)

@@ -9,19 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import (
-    OpenFleet,
-    World,
-    explain_round,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    rows_of,
-    state_of,
-    take_snapshot,
-)
+from live import fleets
 from live.forging import alter
 from narrowing import known
 from turnout.errors import ReportError, StoreError
@@ -36,7 +24,7 @@ REASONS = {"fair-pace": ("usual ", "behind ", "price "), "rbcsf": ("owed ",)}
 RBCSF: dict[str, Any] = {"policy": "rbcsf", "settings": WEIGHTED}
 
 
-def play(scheduler: Scheduler, world: World, first: int, last: int, *, seed: int = 0) -> list[list[str]]:
+def play(scheduler: Scheduler, world: fleets.World, first: int, last: int, *, seed: int = 0) -> list[list[str]]:
     """Plays rounds in which clients are unavailable, fail or are late; returns the cohorts."""
     cohorts = []
     for round_ in range(first, last + 1):
@@ -54,7 +42,7 @@ def play(scheduler: Scheduler, world: World, first: int, last: int, *, seed: int
 
 
 def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation]:
-    return [explanation for round_ in rounds for explanation in explain_round(scheduler, round_)]
+    return [explanation for round_ in rounds for explanation in fleets.explain_round(scheduler, round_)]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +63,12 @@ def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation
     ],
 )
 def test_every_client_of_every_round_is_explained_exactly(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("turnout.live.serving.rounds.SNAPSHOT_EVERY", 9)
-    scheduler, world = open_fleet(**{"settings": FAIR, "deadline": 30.0, **settings}), World(12)
+    scheduler, world = open_fleet(**{"settings": FAIR, "deadline": 30.0, **settings}), fleets.World(12)
     cohorts = play(scheduler, world, 1, 12)
-    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM snapshot") == [(1,)]
+    assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM snapshot") == [(1,)]
     scheduler.choose(world.statuses(13))
     rounds = (1, 2, 8, 9, 10, 12, 13)
     explanations = explain_all(scheduler, rounds)
@@ -97,32 +85,32 @@ def test_every_client_of_every_round_is_explained_exactly(
         explanation.round for explanation in explanations if explanation.outcome == "chosen" and not explanation.urgent
     }
     assert all(explanation.missing_units or explanation.round in crowded for explanation in lacking)
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 @pytest.mark.parametrize("overcommit", [1.0, 1.4, "auto"])
 @pytest.mark.parametrize("options", [{"settings": FAIR}, RBCSF], ids=["fair-pace", "rbcsf"])
 def test_rounds_with_fewer_clients_than_places_are_explained_exactly(
-    open_fleet: OpenFleet, options: dict[str, Any], overcommit: Any
+    open_fleet: fleets.OpenFleet, options: dict[str, Any], overcommit: Any
 ) -> None:
-    scheduler, world = open_fleet(deadline=30.0, overcommit=overcommit, **options), World(9)
+    scheduler, world = open_fleet(deadline=30.0, overcommit=overcommit, **options), fleets.World(9)
     for round_, count in enumerate([9, 9, 9, 4, 2, 9, 4, 5], start=1):
         if round_ == 7:
             scheduler.amend(overcommit=2.0)  # explanations of earlier rounds use the former value
         statuses = dict(list(world.statuses(round_).items())[:count])
-        play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in statuses})
+        fleets.play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in statuses})
     inexact = [explanation.sentence for explanation in explain_all(scheduler, range(1, 9)) if not explanation.exact]
     assert inexact == []
 
 
-def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(**RBCSF), World(12)
+def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(open_fleet: fleets.OpenFleet) -> None:
+    scheduler, world = open_fleet(**RBCSF), fleets.World(12)
     play(scheduler, world, 1, 20)
     scheduler.choose(world.statuses(21))
     with FleetReader(scheduler.path) as reader:
         recorded = known(reader.offer(21))
     offer = RoundOffer(21, recorded.available, known(recorded.whole_contexts()))
-    problem = known(state_of(scheduler).fleet.policy.cohort_problem(offer))
+    problem = known(fleets.state_of(scheduler).fleet.policy.cohort_problem(offer))
     checked = 0
     for row, client in enumerate(scheduler.clients):
         explanation = scheduler.explain(client)
@@ -138,15 +126,15 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
     assert checked > 3
 
 
-def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet) -> None:
+def test_clients_that_could_not_be_selected_are_explained(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2}, backoff_after=1)
     scheduler.register(["gone"])
     with pytest.raises(ReportError, match="there is no round 0 to explain: no round was opened yet"):
         scheduler.explain("gone")
     scheduler.retire("gone")
-    play_round(scheduler, offered("a", "b", "c"), {"b": 2.0}, failed=["a"])
-    play_round(scheduler, offered("a", "b", "c", "new"), 2.0)
-    play_round(scheduler, offered("b", "c"), 2.0)
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c"), {"b": 2.0}, failed=["a"])
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c", "new"), 2.0)
+    fleets.play_round(scheduler, fleets.offered("b", "c"), 2.0)
     backed_off, retired = scheduler.explain("a", 2), scheduler.explain("gone", 2)
     assert backed_off.outcome == "resting"
     assert backed_off.sentence == "a was backed off in round 2 after a miss, up to and including round 2."
@@ -163,15 +151,15 @@ def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet)
 
 @pytest.mark.parametrize("policy", ["fair-pace", "rbcsf"])
 def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
-    open_fleet: OpenFleet, policy: str, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("turns.offering", "operation.explain"):
         monkeypatch.setattr(f"turnout.live.{module}.MAX_RECORDED_CLIENTS", 4)
     scheduler = open_fleet(policy=policy)
-    play_round(scheduler, offered(*named(4)))
-    chosen = play_round(scheduler, offered(*named(6)))
+    fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
+    chosen = fleets.play_round(scheduler, fleets.offered(*fleets.named(6)))
     assert scheduler.explain("c0", 1).exact
-    (left_out, *_) = set(named(6)) - set(chosen)
+    (left_out, *_) = set(fleets.named(6)) - set(chosen)
     explanation = scheduler.explain(left_out, 2)
     assert not explanation.exact
     assert explanation.sentence == (
@@ -184,36 +172,38 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert None not in (explanation.seconds, explanation.threshold, explanation.objective)
     assert all(reason in explanation.sentence for reason in REASONS[policy])
     assert explanation.margin is None
-    sizes = rows_of(scheduler.path, "SELECT LENGTH(available) FROM offers")
+    sizes = fleets.rows_of(scheduler.path, "SELECT LENGTH(available) FROM offers")
     assert all(size < 20 for (size,) in sizes)
 
 
-def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet) -> None:
+def test_an_abandoned_round_leaves_no_offer(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
-    play_round(scheduler, offered(*named(4)))
-    scheduler.choose(offered(*named(4), free_cpu=0.5))
+    fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
+    scheduler.choose(fleets.offered(*fleets.named(4), free_cpu=0.5))
     scheduler.abandon_round()
-    assert rows_of(scheduler.path, "SELECT round FROM offers") == [(1,)]
-    play_round(scheduler, offered(*named(4)))
+    assert fleets.rows_of(scheduler.path, "SELECT round FROM offers") == [(1,)]
+    fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
     assert all(explanation.exact for explanation in explain_all(scheduler, range(1, 3)))
 
 
 @pytest.mark.parametrize("options", [{"settings": FAIR}, RBCSF], ids=["fair-pace", "rbcsf"])
 def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
-    open_fleet: OpenFleet, folder: Path, options: dict[str, Any]
+    open_fleet: fleets.OpenFleet, folder: Path, options: dict[str, Any]
 ) -> None:
-    scheduler, world = open_fleet(**options), World(8)
+    scheduler, world = open_fleet(**options), fleets.World(8)
     for round_ in range(1, 11):
         statuses = world.statuses(round_)
         if round_ in (4, 7):
             del statuses["c1"]
-        play_round(scheduler, statuses, 4.0)
+        fleets.play_round(scheduler, statuses, 4.0)
     scheduler.forget("c1")
-    assert rows_of(folder / "fleet.turnout", "SELECT round FROM offers") == [(4,), (7,)]
+    assert fleets.rows_of(folder / "fleet.turnout", "SELECT round FROM offers") == [(4,), (7,)]
     for round_ in range(11, 14):
-        play_round(scheduler, {client: world.statuses(round_)[client] for client in named(8) if client != "c1"}, 4.0)
+        fleets.play_round(
+            scheduler, {client: world.statuses(round_)[client] for client in fleets.named(8) if client != "c1"}, 4.0
+        )
     assert all(scheduler.explain("c0", round_).exact for round_ in (11, 12, 13))
-    take_snapshot(scheduler)  # so that explaining these rounds replays events before the last snapshot
+    fleets.take_snapshot(scheduler)  # so that explaining these rounds replays events before the last snapshot
     exact = {round_: scheduler.explain("c0", round_).exact for round_ in (4, 7, 11, 12, 13)}
     # FairPace learned the usual times of all clients from what the forgotten one had reported too.
     assert exact == dict.fromkeys(exact, options is RBCSF)
@@ -223,8 +213,8 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     assert scheduler.explain("forgotten-1", 12).outcome == "retired"
 
 
-def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(settings=FAIR), World(8)
+def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet: fleets.OpenFleet) -> None:
+    scheduler, world = open_fleet(settings=FAIR), fleets.World(8)
     play(scheduler, world, 1, 5)
     scheduler.choose(world.statuses(6))
     with FleetReader(scheduler.path) as reader:
@@ -237,10 +227,10 @@ def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet
     assert "computing it again gives another selection" in explanation.sentence
 
 
-def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: OpenFleet) -> None:
+def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     for _ in range(3):
-        play_round(scheduler, offered(*named(4)))
+        fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
     alter(scheduler.path, "UPDATE offers SET data = (SELECT data FROM offers WHERE round = 1) WHERE round = 2")
     with pytest.raises(StoreError, match="the offer of round 2 does not match its digest"):
         scheduler.explain("c0", 2)
@@ -248,33 +238,33 @@ def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: 
 
 
 def test_rounds_whose_availability_was_dropped_are_not_explained_exactly(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnout.live.journal.changes.KEEP_AVAILABILITY_UP_TO", 3)
     scheduler = open_fleet()
     for _ in range(3):
-        play_round(scheduler, offered(*named(4)))
-    take_snapshot(scheduler)
-    play_round(scheduler, offered(*named(4)))
+        fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
+    fleets.take_snapshot(scheduler)
+    fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
     explanation = scheduler.explain("c0", 2)
     assert not explanation.exact
     assert "the availability of clients in a round is not stored any more" in explanation.sentence
     assert scheduler.explain("c0", 4).exact
 
 
-def test_other_policies_are_explained_without_an_objective(open_fleet: OpenFleet) -> None:
+def test_other_policies_are_explained_without_an_objective(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(policy="random")
-    chosen = play_round(scheduler, offered(*named(4)))
+    chosen = fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
     explanation = scheduler.explain(chosen[0])
     assert (explanation.outcome, explanation.exact, explanation.policy) == ("chosen", False, "random")
     assert "random did not weigh seconds against turns owed" in explanation.sentence
 
 
-def test_offers_are_kept_small(open_fleet: OpenFleet, folder: Path) -> None:
+def test_offers_are_kept_small(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     """A context takes 17 bytes (two floats, and one byte for the cold start), and a round 3 kB more."""
     scheduler, clients = open_fleet(settings={"cohort_size": 10}), 1000
     rng = np.random.default_rng(0)
     statuses = {f"c{row}": ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for row in range(clients)}
-    play_round(scheduler, statuses)
-    ((size,),) = rows_of(folder / "fleet.turnout", "SELECT LENGTH(data) + LENGTH(available) FROM offers")
+    fleets.play_round(scheduler, statuses)
+    ((size,),) = fleets.rows_of(folder / "fleet.turnout", "SELECT LENGTH(data) + LENGTH(available) FROM offers")
     assert size < 17 * clients + 3500

@@ -17,10 +17,10 @@ from turnout.errors import OtherWriterError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StoredAnswer, copy_fleet, examine, has_tokens, journal_of, restore_fleet, session_of
 from turnout.live.journal import files
-from turnout.service.access.tokens import FleetTokens
+from turnout.service.access import FleetTokens
 from turnout.storage.address import DatabaseAddress
+from turnout.storage.postgres.connection import rename
 from turnout.storage.postgres.lease import LeaseKeeper
-from turnout.storage.postgres.renaming import rename
 from turnout.storage.store import Location
 
 pytestmark = pytest.mark.files

@@ -19,8 +19,10 @@ from postgres import tables
 from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.live import Features, FleetEvent, FleetReader, Reporter, Scheduler
-from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError, forget_in_steps
+from turnout.live._internals import KINDS, StaleError, forget_in_steps
 from turnout.live.journal import changes
+from turnout.live.reader import Follower
+from turnout.live.turns.records import RecordedOffer
 from turnout.storage.encoding.packing import pack_snapshot
 
 HERE = Path(__file__).parents[1]

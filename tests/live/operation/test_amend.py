@@ -17,22 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from live.fleets import (
-    OpenFleet,
-    World,
-    amendments_of,
-    exported,
-    named,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    play_world,
-    predicted_seconds,
-    rows_of,
-    state_of,
-    take_snapshot,
-)
+from live import fleets
 from narrowing import known
 from postgres import tables
 from turnout.errors import InfeasiblePromise, SettingError, StoreError
@@ -160,7 +145,7 @@ class Life:
 
     def __init__(self, path: Path, name: str, seed: int) -> None:
         options = POLICIES[name]
-        self.path, self.world, self.seed = path, World(8, seed=seed), seed
+        self.path, self.world, self.seed = path, fleets.World(8, seed=seed), seed
         self.scheduler = Scheduler.open(path, **options, deadline=50.0, allow_infeasible=True, backoff_after=10_000)
         own = options["settings"]
         always = own.get("accrual") == "always"
@@ -195,10 +180,10 @@ class Life:
         rate = Fraction(changes.get("guaranteed_rate", self.recount.rate)).limit_denominator(10**9)
         tolerance = Fraction(changes.get("tolerance", self.recount.tolerance)).limit_denominator(10**9)
         if tolerance <= rate and self.scheduler.settings.policy in ("fair-pace", "cool-down"):
-            before = packed(self.scheduler)
+            before = fleets.packed(self.scheduler)
             with pytest.raises(SettingError, match="tolerance must exceed"):
                 self.scheduler.amend(**changes)
-            assert packed(self.scheduler) == before
+            assert fleets.packed(self.scheduler) == before
             return
         self.scheduler.amend(**changes)
         self.recount.amend(rate, tolerance)
@@ -206,13 +191,13 @@ class Life:
 
     def reopen(self, _: None) -> None:
         """Closes the file and opens it again."""
-        before = packed(self.scheduler)
+        before = fleets.packed(self.scheduler)
         self.scheduler.close()
         self.scheduler = Scheduler.open(self.path)
-        assert packed(self.scheduler) == before
+        assert fleets.packed(self.scheduler) == before
 
     def snapshot(self, _: None) -> None:
-        take_snapshot(self.scheduler)
+        fleets.take_snapshot(self.scheduler)
 
     def retire(self, row: int) -> None:
         self._leave(row, "retire")
@@ -281,7 +266,7 @@ def check_life(name: str, plan: list[tuple[str, Any]], seed: int) -> None:
         life.scheduler.close()
         assert all(finding.ok is not False for finding in examine(path))
         content = certify(path, path.with_suffix(".json"), path.with_suffix(".jsonl"))  # verifies it, too
-        assert content["events"] == rows_of(path, "SELECT MAX(seq) FROM events")[0][0]
+        assert content["events"] == fleets.rows_of(path, "SELECT MAX(seq) FROM events")[0][0]
         check_follower(path)
 
 
@@ -302,58 +287,60 @@ def check_follower(path: Path) -> None:
 
 
 @pytest.fixture
-def scheduler(open_fleet: OpenFleet) -> Scheduler:
+def scheduler(open_fleet: fleets.OpenFleet) -> Scheduler:
     return open_fleet()
 
 
 def test_everything_learned_stays(scheduler: Scheduler) -> None:
-    play_world(scheduler, 12)
-    before = state_of(scheduler).state()
+    fleets.play_world(scheduler, 12)
+    before = fleets.state_of(scheduler).state()
     scheduler.amend(cohort_size=3, tolerance=1.5, overcommit=1.5, deadline=None)
-    after = state_of(scheduler).state()
+    after = fleets.state_of(scheduler).state()
     assert before.keys() == after.keys()
     for key, value in before.items():
         assert np.array_equal(value, after[key]), key
-    assert len(scheduler.choose(offered(*named(8)))) == 5  # 3 · 1.5, rounded up
+    assert len(scheduler.choose(fleets.offered(*fleets.named(8)))) == 5  # 3 · 1.5, rounded up
     assert scheduler.open_round is not None
     assert (scheduler.open_round.target_size, scheduler.open_round.deadline) == (3, None)
 
 
-def test_a_fleet_whose_rate_was_amended_to_its_own_selects_like_one_that_never_was(open_fleet: OpenFleet) -> None:
+def test_a_fleet_whose_rate_was_amended_to_its_own_selects_like_one_that_never_was(
+    open_fleet: fleets.OpenFleet,
+) -> None:
     amended, plain = open_fleet("amended"), open_fleet("plain")
     for scheduler in (amended, plain):
-        play_world(scheduler, 5)
+        fleets.play_world(scheduler, 5)
     amended.amend(guaranteed_rate=0.1)
     amended.amend(guaranteed_rate=0.15)  # the default: the same promise, but counted with a base
     for scheduler in (amended, plain):
-        play_world(scheduler, 20)
+        fleets.play_world(scheduler, 20)
     assert [turn.id for round_ in range(1, 26) for turn in amended.history(round=round_)] == [
         turn.id for round_ in range(1, 26) for turn in plain.history(round=round_)
     ]
     assert amended.certificate().behind.tolist() == plain.certificate().behind.tolist()
 
 
-def test_settings_belong_to_the_policy_inside_that_has_them(open_fleet: OpenFleet) -> None:
+def test_settings_belong_to_the_policy_inside_that_has_them(open_fleet: fleets.OpenFleet) -> None:
     inner = {"policy": "random", "settings": {"cohort_size": 2}}
     scheduler = open_fleet(policy="cool-down", settings={"policy": "with-guarantee", "settings": inner})
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     scheduler.amend(cohort_size=3, guaranteed_rate=0.2)
     assert scheduler.settings.settings == {
         "policy": "with-guarantee",
         "settings": {"policy": "random", "settings": {"cohort_size": 3}, "guaranteed_rate": 0.2},
     }
-    assert state_of(scheduler).fleet.policy.cohort_size == 3
+    assert fleets.state_of(scheduler).fleet.policy.cohort_size == 3
     with pytest.raises(SettingError, match="with-guarantee around random has no setting 'speed_weight'"):
         scheduler.amend(speed_weight=2.0)
 
 
-def test_a_wrapper_that_repeats_the_cohort_size_goes_on_agreeing_with_it(open_fleet: OpenFleet) -> None:
+def test_a_wrapper_that_repeats_the_cohort_size_goes_on_agreeing_with_it(open_fleet: fleets.OpenFleet) -> None:
     inner = {"policy": "random", "settings": {"cohort_size": 2}}
     scheduler = open_fleet(policy="warm-up", settings={**inner, "cohort_size": 2, "rounds": 5})
-    play_world(scheduler, 2)
+    fleets.play_world(scheduler, 2)
     scheduler.amend(cohort_size=4)
     assert scheduler.settings.settings["cohort_size"] == 4
-    assert len(scheduler.choose(offered(*named(8)))) == 4
+    assert len(scheduler.choose(fleets.offered(*fleets.named(8)))) == 4
 
 
 QUOTA = {
@@ -364,14 +351,14 @@ QUOTA = {
 }
 
 
-def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: OpenFleet) -> None:
+def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(policy="quota", settings=QUOTA)
     seconds = {"c0": 9.0, "c1": 1.0, "c2": 1.0, "c3": 1.0, "c4": 30.0}
     for _ in range(3):
-        play_round(scheduler, offered(*named(4)), seconds)
+        fleets.play_round(scheduler, fleets.offered(*fleets.named(4)), seconds)
     assert scheduler.amend(groups={"c0": "north", "c3": "south"}) == ["groups"]
     assert scheduler.amend(groups={"c0": "north", "c2": None}) == []
-    cohorts = [play_round(scheduler, offered(*named(4)), seconds) for _ in range(6)]
+    cohorts = [fleets.play_round(scheduler, fleets.offered(*fleets.named(4)), seconds) for _ in range(6)]
     assert all("c0" in cohort for cohort in cohorts)
     scheduler.register(["c4"])
     assert scheduler.amend(groups={"c4": "north", "c0": None}) == ["groups"]
@@ -379,20 +366,20 @@ def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: OpenFlee
     sentence = (
         "amended after round 9: groups from those of 2 clients (north, south) to those of 2 clients (north, south)"
     )
-    assert amendments_of(scheduler)[-1].sentence() == sentence
-    state = packed(scheduler)
+    assert fleets.amendments_of(scheduler)[-1].sentence() == sentence
+    state = fleets.packed(scheduler)
     scheduler.close()
     # A server that does not know the groups opens the fleet with the settings with which it was created.
     with Scheduler.open(scheduler.path, policy="quota", settings=QUOTA) as reopened:
-        assert packed(reopened) == state
-        cohorts = [play_round(reopened, offered(*named(5)), seconds) for _ in range(6)]
+        assert fleets.packed(reopened) == state
+        cohorts = [fleets.play_round(reopened, fleets.offered(*fleets.named(5)), seconds) for _ in range(6)]
         assert all("c4" in cohort for cohort in cohorts)
         assert "c0" not in cohorts[0]
     with pytest.raises(SettingError, match="was amended in round 9 and has settings="):
         Scheduler.open(scheduler.path, settings={**QUOTA, "least": {"north": 2}})
 
 
-def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> None:
+def test_groups_that_were_never_amended_are_compared(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(policy="quota", settings={**QUOTA, "groups": ["north"]})
     scheduler.close()
     with pytest.raises(SettingError, match="was created with settings="):
@@ -408,38 +395,38 @@ def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> N
         (["north"], "groups must be a mapping from client ids to groups, got .'north'."),
     ],
 )
-def test_invalid_groups_are_refused(open_fleet: OpenFleet, groups: Any, message: str) -> None:
+def test_invalid_groups_are_refused(open_fleet: fleets.OpenFleet, groups: Any, message: str) -> None:
     scheduler = open_fleet(policy="quota", settings=QUOTA)
-    scheduler.register(named(3))
+    scheduler.register(fleets.named(3))
     with pytest.raises(SettingError, match=message):
         scheduler.amend(groups=groups)
-    assert amendments_of(scheduler) == []
+    assert fleets.amendments_of(scheduler) == []
 
 
-def test_groups_for_which_places_are_reserved_but_that_are_empty_are_named(open_fleet: OpenFleet) -> None:
+def test_groups_for_which_places_are_reserved_but_that_are_empty_are_named(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(policy="quota", settings={**QUOTA, "least": {"north": 1, "south": 0, "west": 1}})
-    scheduler.register(named(3))
+    scheduler.register(fleets.named(3))
     (notice,) = [text for text in scheduler.status().notices if "reserved" in text]
     assert notice == "places are reserved for 'north', 'west', but no client is in this group: amend the groups"
     scheduler.amend(groups={"c0": "north", "c1": "west"})
     assert not any("reserved" in text for text in scheduler.status().notices)
 
 
-def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> None:
+def test_an_amendment_before_the_first_client_counts(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.amend(guaranteed_rate="1/4", cohort_size=3)
     scheduler.close()
     scheduler = open_fleet()
-    play_world(scheduler, 4)
+    fleets.play_world(scheduler, 4)
     assert scheduler.certificate().promised.tolist() == [1.0] * 8
     assert len(scheduler.history(round=1)) == 3
 
 
 def test_the_settings_it_has_already_are_no_amendment(scheduler: Scheduler) -> None:
-    play_world(scheduler, 1)
+    fleets.play_world(scheduler, 1)
     assert scheduler.amend(deadline=10.0, cohort_size=2) == []
-    assert amendments_of(scheduler) == []
-    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM events WHERE kind = 'amend'") == [(0,)]
+    assert fleets.amendments_of(scheduler) == []
+    assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM events WHERE kind = 'amend'") == [(0,)]
 
 
 # Refusals
@@ -471,35 +458,35 @@ def test_the_settings_it_has_already_are_no_amendment(scheduler: Scheduler) -> N
 def test_what_cannot_be_amended_is_refused_and_changes_nothing(
     scheduler: Scheduler, changes: dict[str, Any], message: str
 ) -> None:
-    play_world(scheduler, 3)
-    before, settings_before = packed(scheduler), scheduler.settings
+    fleets.play_world(scheduler, 3)
+    before, settings_before = fleets.packed(scheduler), scheduler.settings
     with pytest.raises(SettingError, match=message):
         scheduler.amend(**changes)
-    assert packed(scheduler) == before == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == before == fleets.packed_from_disk(scheduler.path)
     assert scheduler.settings == settings_before
-    assert amendments_of(scheduler) == []
-    play_world(scheduler, 2)
+    assert fleets.amendments_of(scheduler) == []
+    fleets.play_world(scheduler, 2)
 
 
 @pytest.mark.parametrize("written", ["0.08", "2/25", Fraction(2, 25), 0.08])
-def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet, written: Any) -> None:
+def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: fleets.OpenFleet, written: Any) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.1})
-    play_world(scheduler, 2)
+    fleets.play_world(scheduler, 2)
     scheduler.amend(guaranteed_rate=written)
     scheduler.close()
     for rate in (0.08, "0.08", "2/25"):
         with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
-            guarantee = known(state_of(reopened).fleet.policy.guarantee)
+            guarantee = known(fleets.state_of(reopened).fleet.policy.guarantee)
             assert guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
     with pytest.raises(SettingError, match="was amended in round 2"):
         Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
 
 
-def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet: OpenFleet) -> None:
+def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
-    play_world(scheduler, 4)
+    fleets.play_world(scheduler, 4)
     scheduler.amend(deadline=20.0)
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     scheduler.amend(cohort_size=3)
     scheduler.close()
     with pytest.raises(SettingError, match=r"was amended in round 4 and has deadline=20.0 since, got 10.0: open it "):
@@ -509,10 +496,10 @@ def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet:
     Scheduler.open(scheduler.path, deadline=20.0, settings={"cohort_size": 3}).close()
 
 
-def test_all_options_from_before_amendments_are_named_and_can_be_kept_as_amended(open_fleet: OpenFleet) -> None:
+def test_all_options_from_before_amendments_are_named_and_can_be_kept_as_amended(open_fleet: fleets.OpenFleet) -> None:
     old: Any = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.1}, "deadline": 10.0}
     scheduler = open_fleet(**old)
-    play_world(scheduler, 2)
+    fleets.play_world(scheduler, 2)
     scheduler.amend(deadline=20.0, guaranteed_rate=0.08)
     scheduler.close()
     with pytest.raises(SettingError) as caught:
@@ -535,8 +522,8 @@ def test_all_options_from_before_amendments_are_named_and_can_be_kept_as_amended
 def test_an_error_while_writing_leaves_the_fleet_as_it_was(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play_world(scheduler, 5)
-    before = packed(scheduler)
+    fleets.play_world(scheduler, 5)
+    before = fleets.packed(scheduler)
 
     def fail(*_: Any) -> int:
         raise KeyboardInterrupt
@@ -545,20 +532,20 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
         patched.setattr("turnout.live.serving.session.write_amendment", fail)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(guaranteed_rate=0.2, deadline=99.0)
-    assert packed(scheduler) == before
-    assert (scheduler.settings.deadline, amendments_of(scheduler)) == (10.0, [])
+    assert fleets.packed(scheduler) == before
+    assert (scheduler.settings.deadline, fleets.amendments_of(scheduler)) == (10.0, [])
     with monkeypatch.context() as patched:
         patched.setattr("turnout.live.serving.session.write_amendment", fail)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(features=Features.of(BATTERY))
-    assert packed(scheduler) == before
+    assert fleets.packed(scheduler) == before
     assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
-    play_world(scheduler, 2)
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    fleets.play_world(scheduler, 2)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 def test_an_error_after_writing_leaves_the_fleet_amended(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    play_world(scheduler, 5)
+    fleets.play_world(scheduler, 5)
     original = Journal.writing
 
     @contextmanager
@@ -573,22 +560,22 @@ def test_an_error_after_writing_leaves_the_fleet_amended(scheduler: Scheduler, m
             scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY))
     assert scheduler.settings.settings["guaranteed_rate"] == 0.2
     assert scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY)) == []
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
-    play_round(scheduler, {client: {"battery": 0.5} for client in named(8)})
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
+    fleets.play_round(scheduler, {client: {"battery": 0.5} for client in fleets.named(8)})
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 # Feasibility
 
 
-def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: OpenFleet) -> None:
+def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(allow_infeasible=False)
-    play_world(scheduler, 4)
-    before = packed(scheduler)
+    fleets.play_world(scheduler, 4)
+    before = fleets.packed(scheduler)
     with pytest.raises(InfeasiblePromise, match=r"0.5 is too much for a cohort_size of 2") as error:
         scheduler.amend(guaranteed_rate=0.5)
     assert (error.value.largest_rate, error.value.cohort_size) == (Fraction(1, 4), 4)
-    assert packed(scheduler) == before
+    assert fleets.packed(scheduler) == before
     assert scheduler.status().notices == []
     scheduler.amend(guaranteed_rate=0.5, cohort_size=4)
     scheduler.amend(cohort_size=3, allow_infeasible=True)
@@ -596,17 +583,17 @@ def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: Open
     assert "use a guaranteed_rate of at most 0.375, or a cohort_size of at least 4, or pass allow_infeasible" in notice
 
 
-def test_a_fleet_that_is_rarely_available_can_be_promised_more(open_fleet: OpenFleet) -> None:
+def test_a_fleet_that_is_rarely_available_can_be_promised_more(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(allow_infeasible=False)
     for number in range(20):
-        play_round(scheduler, offered(f"c{number % 8}", f"c{(number + 1) % 8}"))
+        fleets.play_round(scheduler, fleets.offered(f"c{number % 8}", f"c{(number + 1) % 8}"))
     scheduler.amend(guaranteed_rate=0.7)  # two of eight clients are available for two places
     with pytest.raises(InfeasiblePromise):
         scheduler.amend(cohort_size=1)
 
 
 def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+    open_fleet: fleets.OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     scheduler = open_fleet(allow_infeasible=False)
@@ -614,16 +601,16 @@ def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
     def logged() -> int:
         return sum("the guaranteed_rate cannot be kept" in record.message for record in caplog.records)
 
-    play_world(scheduler, 4, clients=12)
+    fleets.play_world(scheduler, 4, clients=12)
     assert (scheduler.status().notices, logged()) == ([], 0)
-    play_world(scheduler, 1, clients=16)
+    fleets.play_world(scheduler, 1, clients=16)
     assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.status().notices)
-    play_world(scheduler, 4, clients=16)
+    fleets.play_world(scheduler, 4, clients=16)
     assert logged() == 1
     for client in ("c13", "c14", "c15"):
         scheduler.retire(client)
     assert scheduler.status().notices == []
-    play_world(scheduler, 1, clients=13)
+    fleets.play_world(scheduler, 1, clients=13)
     scheduler.register(["d1", "d2", "d3"])
     assert logged() == 2
 
@@ -631,11 +618,11 @@ def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
 # Tolerance and status
 
 
-def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: OpenFleet) -> None:
+def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1, "guaranteed_rate": 0.25, "speed_weight": 1e6})
     seconds = {"a": 1.0, "b": 5.0, "c": 9.0}
     for _ in range(20):
-        play_round(scheduler, offered(*seconds), seconds)
+        fleets.play_round(scheduler, fleets.offered(*seconds), seconds)
     certificate = scheduler.certificate()
     since = known(certificate.broken_since).tolist()
     assert certificate.status == "broken"
@@ -643,11 +630,11 @@ def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: Ope
     scheduler.amend(tolerance=50.0)
     assert scheduler.certificate().status == "behind"
     assert scheduler.certificate().summary().since is None
-    play_round(scheduler, offered(*seconds), seconds)
+    fleets.play_round(scheduler, fleets.offered(*seconds), seconds)
     scheduler.amend(tolerance=1.0)
     assert scheduler.certificate().status == "broken"
     assert scheduler.certificate().summary().since is None  # no round was closed with this tolerance yet
-    play_round(scheduler, offered(*seconds), seconds)
+    fleets.play_round(scheduler, fleets.offered(*seconds), seconds)
     assert scheduler.certificate().summary().since == 22
     content = certify(scheduler.path, scheduler.path.with_suffix(".json"), scheduler.path.with_suffix(".jsonl"))
     assert (content["status"], content["since"]) == ("broken", 22)
@@ -656,7 +643,7 @@ def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: Ope
 # The default cap of debts, which follows the deadline
 
 
-def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folder: Path) -> None:
+def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     options: dict[str, Any] = {
         "policy": "rbcsf",
         "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01},
@@ -673,21 +660,21 @@ def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folde
         for _ in range(30):
             if recount.clients:
                 recount.check(scheduler)
-            cohort = play_round(scheduler, offered(*seconds), seconds)
+            cohort = fleets.play_round(scheduler, fleets.offered(*seconds), seconds)
             recount.play(set(seconds), dict.fromkeys(cohort, "arrived"))
     recount.check(scheduler)
     assert min(account.forfeited for account in recount.clients.values()) > 10
     certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 # Certificates
 
 
 def test_forged_amendments_are_found_by_the_verifier(scheduler: Scheduler, folder: Path) -> None:
-    play_world(scheduler, 6)
+    fleets.play_world(scheduler, 6)
     scheduler.amend(guaranteed_rate="1/7")
-    play_world(scheduler, 6)
+    fleets.play_world(scheduler, 6)
     certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     text, lines = (folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
     assert verifier.differences(text, lines) == []
@@ -708,19 +695,19 @@ def test_forged_amendments_are_found_by_the_verifier(scheduler: Scheduler, folde
 
 
 def test_a_past_round_is_explained_with_the_settings_of_that_round(scheduler: Scheduler) -> None:
-    play_world(scheduler, 8)
-    before = {(client, number): scheduler.explain(client, number) for client in named(8) for number in (3, 8)}
+    fleets.play_world(scheduler, 8)
+    before = {(client, number): scheduler.explain(client, number) for client in fleets.named(8) for number in (3, 8)}
     scheduler.amend(cohort_size=4, guaranteed_rate=0.3, tolerance=0.5)
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     for (client, number), explanation in before.items():
         assert scheduler.explain(client, number) == explanation
-    later = [scheduler.explain(client, 11) for client in named(8)]
+    later = [scheduler.explain(client, 11) for client in fleets.named(8)]
     assert sum(explanation.outcome == "chosen" for explanation in later) == 4
     assert all(explanation.exact for explanation in later)
 
 
 def test_readers_see_the_present_settings_and_every_event(scheduler: Scheduler) -> None:
-    play_world(scheduler, 2)
+    fleets.play_world(scheduler, 2)
     with FleetReader(scheduler.path) as reader:
         assert reader.settings.deadline == 10.0
         scheduler.amend(deadline=None, tolerance=3.0)
@@ -732,7 +719,7 @@ def test_readers_see_the_present_settings_and_every_event(scheduler: Scheduler) 
         )
         event = list(reader.events())[-1]
         assert (event.kind, event.clients) == ("amended", ())
-    newest = exported(scheduler)[-1]
+    newest = fleets.exported(scheduler)[-1]
     assert (newest["kind"], newest["round"], newest["changes"]) == (
         "amend",
         2,
@@ -749,7 +736,7 @@ def test_readers_see_the_present_settings_and_every_event(scheduler: Scheduler) 
     ],
 )
 def test_damaged_settings_at_creation_are_found(scheduler: Scheduler, damage: str) -> None:
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     scheduler.amend(deadline=20.0)
     scheduler.close()
     with tables(scheduler.path) as db:
@@ -762,7 +749,7 @@ def test_damaged_settings_at_creation_are_found(scheduler: Scheduler, damage: st
 def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused(
     scheduler: Scheduler, open_it: Callable[[Path], Scheduler | FleetReader]
 ) -> None:
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     scheduler.amend(deadline=20.0)
     settings = scheduler.settings
     scheduler.close()
@@ -793,10 +780,10 @@ BATTERY = Feature("battery", 0.0, 1.0)
 
 
 def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(scheduler: Scheduler) -> None:
-    play_world(scheduler, 12)
-    before = state_of(scheduler).state()
+    fleets.play_world(scheduler, 12)
+    before = fleets.state_of(scheduler).state()
     assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
-    after = state_of(scheduler).state()
+    after = fleets.state_of(scheduler).state()
     for key in before:
         if key.startswith(("policy.turns", "policy.queues")) or key in (
             "clients.arrived",
@@ -807,41 +794,41 @@ def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(sc
     assert not any(np.any(value) for key, value in after.items() if key.startswith("policy.usual"))
     assert not np.any(after["clients.learned"])
     for _ in range(20):
-        play_round(scheduler, {client: {"battery": 0.5} for client in named(8)}, 2.0)
+        fleets.play_round(scheduler, {client: {"battery": 0.5} for client in fleets.named(8)}, 2.0)
     assert scheduler.status().suspects == []
     assert all(seconds > 0 for seconds in predictions(scheduler))
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 def predictions(scheduler: Scheduler) -> list[float]:
     """Returns the predicted times of the next cohort, and cancels the round."""
-    scheduler.choose({client: {"battery": 0.5} for client in named(8)})
-    predicted = list(predicted_seconds(scheduler).values())
+    scheduler.choose({client: {"battery": 0.5} for client in fleets.named(8)})
+    predicted = list(fleets.predicted_seconds(scheduler).values())
     scheduler.abandon_round()
     assert len(predicted) == 2
     return predicted
 
 
-def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(open_fleet: OpenFleet) -> None:
+def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(deadline=5.0)
-    play_round(scheduler, offered("a", "b", "c"), {"a": 1.0})
+    fleets.play_round(scheduler, fleets.offered("a", "b", "c"), {"a": 1.0})
     scheduler.amend(features=Features.of(BATTERY))
     scheduler.report("b", 30.0, round=1)
-    play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
-    model = known(state_of(scheduler).fleet.policy.time_model)
+    fleets.play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
+    model = known(fleets.state_of(scheduler).fleet.policy.time_model)
     learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
     for turn in scheduler.history(round=2):
         learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
     np.testing.assert_allclose(model.coefficients, learned.coefficients)
     assert [turn.folded for turn in scheduler.history("b") if turn.round == 1] == [2]
-    take_snapshot(scheduler)
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    fleets.take_snapshot(scheduler)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
     scheduler.close()
     assert all(finding.ok is not False for finding in examine(scheduler.path))
 
 
 def test_a_fleet_is_opened_with_its_amended_features(scheduler: Scheduler) -> None:
-    play_world(scheduler, 3)
+    fleets.play_world(scheduler, 3)
     computed = Features.of(BATTERY, compute=lambda columns: [columns["battery"], 1.0], outputs=2)
     scheduler.amend(features=computed)
     scheduler.close()
@@ -850,10 +837,10 @@ def test_a_fleet_is_opened_with_its_amended_features(scheduler: Scheduler) -> No
     with pytest.raises(SettingError, match="was amended in round 3 and has other features"):
         Scheduler.open(scheduler.path, features=Features())
     with Scheduler.open(scheduler.path, features=computed) as again:
-        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        fleets.play_round(again, {client: {"battery": 0.5} for client in fleets.named(8)})
         assert again.amend(features=computed) == []
         assert again.amend(features=Features.of(BATTERY)) == ["features"]
-        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        fleets.play_round(again, {client: {"battery": 0.5} for client in fleets.named(8)})
         assert [explanation.exact for explanation in (again.explain("c1", 2), again.explain("c1", 4))] == [True, True]
 
 
@@ -866,23 +853,23 @@ def test_a_fleet_is_opened_with_its_amended_features(scheduler: Scheduler) -> No
         {"policy": "with-guarantee", "settings": {"policy": "rbcsf", "settings": {"cohort_size": 2}}},
     ],
 )
-def test_other_policies_continue_with_new_features(open_fleet: OpenFleet, options: dict[str, Any]) -> None:
+def test_other_policies_continue_with_new_features(open_fleet: fleets.OpenFleet, options: dict[str, Any]) -> None:
     scheduler = open_fleet(**options)
-    play_world(scheduler, 6)
+    fleets.play_world(scheduler, 6)
     scheduler.amend(features=Features.of(BATTERY, Feature("heat", 0.0, 9.0)))
     for _ in range(5):
-        play_round(scheduler, {client: {"battery": 0.5, "heat": 2.0} for client in named(8)}, 2.0)
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+        fleets.play_round(scheduler, {client: {"battery": 0.5, "heat": 2.0} for client in fleets.named(8)}, 2.0)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
 @pytest.mark.parametrize("policy", ["oort", "tifl", "refl", "e3cs", "ucb-cs", "round-robin", "cs-ucb", "cs-ucb-q"])
-def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: OpenFleet, policy: str) -> None:
+def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: fleets.OpenFleet, policy: str) -> None:
     scheduler = open_fleet(policy=policy)
-    play_world(scheduler, 8)
-    before = state_of(scheduler).state()
+    fleets.play_world(scheduler, 8)
+    before = fleets.state_of(scheduler).state()
     scheduler.amend(cohort_size=3)
-    for key, value in state_of(scheduler).state().items():
+    for key, value in fleets.state_of(scheduler).state().items():
         assert np.array_equal(value, before[key]), key
-    play_world(scheduler, 4)
+    fleets.play_world(scheduler, 4)
     assert len(scheduler.history()) == 3
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)

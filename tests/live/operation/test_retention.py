@@ -12,21 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live import restless_server
-from live.fleets import (
-    OpenFleet,
-    World,
-    amendments_of,
-    client_rows,
-    exported,
-    offered,
-    packed,
-    packed_from_disk,
-    play_round,
-    problems,
-    rows_of,
-    take_snapshot,
-)
+from live import fleets, restless_server
 from live.serving import Server
 from postgres import copy_store, stored_bytes, tables
 from turnout.errors import ReportError, SettingError, StoreError
@@ -36,7 +22,7 @@ from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.storage.files import storefile
+from turnout.storage.files import database
 from turnout.storage.store import Connection
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
@@ -87,19 +73,19 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
     with FleetReader(kept) as reader:
         summary = reader.summary()
     assert ROUNDS - 10 - 7 <= summary.round <= ROUNDS - 10
-    assert packed_from_disk(kept) == packed_from_disk(whole)
+    assert fleets.packed_from_disk(kept) == fleets.packed_from_disk(whole)
     assert certificate_of(kept) == certificate_of(whole)
     recent = (
         f"SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns WHERE round > {ROUNDS - 4}"
     )
-    assert rows_of(kept, recent) == rows_of(whole, recent) != []
-    assert problems(kept) == []
+    assert fleets.rows_of(kept, recent) == fleets.rows_of(whole, recent) != []
+    assert fleets.problems(kept) == []
 
 
 def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Path) -> None:
     with tables(kept) as db:
         db.execute("DELETE FROM snapshot")
-    with closing(Journal(kept, read_only=True)) as journal, journal.reading() as db:
+    with closing(Journal(kept, "read")) as journal, journal.reading() as db:
         first = summary_module.first_state(db)
         assert first is not None
         begin = int(first.state["round"])
@@ -113,13 +99,13 @@ def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Pa
 def test_nothing_before_the_summary_stays_in_the_file_for_long(kept: Path) -> None:
     with FleetReader(kept) as reader:
         summary = reader.summary()
-    assert rows_of(kept, "SELECT MIN(seq) FROM events") == [(summary.event + 1,)]
-    assert rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] > summary.round
-    assert rows_of(kept, "SELECT MIN(seq) > ? FROM masks".replace("?", str(summary.event))) == [(1,)]
-    rounds = [number for (number,) in rows_of(kept, "SELECT round FROM offers ORDER BY round")]
+    assert fleets.rows_of(kept, "SELECT MIN(seq) FROM events") == [(summary.event + 1,)]
+    assert fleets.rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] > summary.round
+    assert fleets.rows_of(kept, "SELECT MIN(seq) > ? FROM masks".replace("?", str(summary.event))) == [(1,)]
+    rounds = [number for (number,) in fleets.rows_of(kept, "SELECT round FROM offers ORDER BY round")]
     assert rounds[0] > ROUNDS - 3
     assert rounds[-1] == ROUNDS
-    assert len(rows_of(kept, "SELECT seq FROM snapshot")) <= 6
+    assert len(fleets.rows_of(kept, "SELECT seq FROM snapshot")) <= 6
 
 
 def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
@@ -128,7 +114,7 @@ def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
     query = f"SELECT row, kind, seconds, round FROM turns WHERE round <= {summary.round}"
     counts = {kind: np.zeros_like(values) for kind, values in totals.counts.items()}
     last, seconds = np.zeros_like(totals.last_round), np.zeros_like(totals.seconds)
-    for row, kind, spent, number in rows_of(whole, query):
+    for row, kind, spent, number in fleets.rows_of(whole, query):
         counts[kind][row] += 1
         last[row] = max(last[row], number)
         seconds[row] += spent if kind in ("arrived", "redundant") else 0.0
@@ -145,19 +131,19 @@ def test_rows_that_are_not_deleted_yet_count_once(whole: Path, folder: Path, mon
     kept = folder / "kept.turnout"
     restless_server.play(str(kept), ROUNDS, options=KEPT)
     with FleetReader(kept) as reader:
-        assert rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] <= reader.summary().round
+        assert fleets.rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] <= reader.summary().round
         before = totals_of(reader)
         assert next(iter(reader.events())).number == reader.summary().event + 1
-    assert problems(kept) == []
+    assert fleets.problems(kept) == []
     monkeypatch.undo()
     with Scheduler.open(kept) as scheduler:
         scheduler.compact()
     with FleetReader(kept) as reader:
         after = totals_of(reader)
-    assert rows_of(kept, "SELECT COUNT(*) FROM totals")[0][0] > 0
+    assert fleets.rows_of(kept, "SELECT COUNT(*) FROM totals")[0][0] > 0
     assert before.turns.sum() > 0
     assert certificate_of(kept) == certificate_of(whole)
-    assert problems(kept) == []
+    assert fleets.problems(kept) == []
     # Compacting may drop further rounds, whose turns are added.
     assert (after.turns >= before.turns).all()
 
@@ -207,7 +193,7 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
         assert "no longer kept (keep_offers=3)" in str(without_offer)
         assert scheduler.explain("c4", ROUNDS - 1).exact
         assert all(turn.round > first for turn in scheduler.history("c4"))
-        lines = exported(scheduler)
+        lines = fleets.exported(scheduler)
         assert lines[0]["kind"] == "summary"
         assert lines[0]["round"] == first
         assert [line["event"] for line in lines] == list(range(lines[0]["event"], lines[-1]["event"] + 1))
@@ -216,12 +202,12 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
 
 
 def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storefile, "WAIT_SECONDS", 0.01)  # compact() waits so long for the export
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.01)  # compact() waits so long for the export
     scheduler = open_fleet(keep_rounds=10)
     for _ in range(30):
-        play_round(scheduler, offered(*"abc"))
+        fleets.play_round(scheduler, fleets.offered(*"abc"))
     with FleetReader(scheduler.path) as reader:
         export, last = reader.export(), reader.last_event
         begun = [next(export) for _ in range(7)]
@@ -237,10 +223,10 @@ def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(
 def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> None:
     client = "stranger-7"
     with Scheduler.open(kept) as scheduler:
-        assert scheduler.certificate().turns[client_rows(scheduler, [client])[0]] > 0
-        row = client_rows(scheduler, [client])[0]
+        assert scheduler.certificate().turns[fleets.client_rows(scheduler, [client])[0]] > 0
+        row = fleets.client_rows(scheduler, [client])[0]
         scheduler.forget(client)
-        assert packed(scheduler) == packed_from_disk(kept)
+        assert fleets.packed(scheduler) == fleets.packed_from_disk(kept)
         certificate = scheduler.certificate()
     with FleetReader(kept) as reader:
         start = reader.replay_start()
@@ -251,7 +237,7 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert totals_of(reader).turns[row] > 0
         assert client not in reader.clients
     assert client.encode() not in stored_bytes(kept)
-    assert problems(kept) == []
+    assert fleets.problems(kept) == []
     content = certify(kept, folder / "c.json", folder / "c.jsonl")
     assert content["clients"][start.fleet.ids[row]]["turns"] == certificate.turns[row]
 
@@ -281,7 +267,7 @@ def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
     options = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 2}
     restless_server.play(str(start), 44, options=options)
     restless_server.play(str(whole), 46)
-    expected = packed_from_disk(whole)
+    expected = fleets.packed_from_disk(whole)
     with FleetReader(start) as reader:
         first = reader.summary().round
     assert first > 0
@@ -289,9 +275,9 @@ def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
         path = copy_store(start, folder / f"{kill}.turnout")
         server.play(path, 46, die_at=kill)
         assert server.killed
-        assert problems(path) == []
+        assert fleets.problems(path) == []
         server.play(path, 46)
-        assert packed_from_disk(path) == expected
+        assert fleets.packed_from_disk(path) == expected
         assert certificate_of(path) == certificate_of(whole)
         with FleetReader(path) as reader:
             assert reader.summary().round > first
@@ -309,21 +295,23 @@ def test_a_changed_byte_in_the_summary_is_found(kept: Path, table: str) -> None:
     for change in changes[table]:
         with tables(kept) as db:
             db.execute(f"UPDATE {table} SET {change}")
-        assert problems(kept), change
+        assert fleets.problems(kept), change
         with pytest.raises(StoreError):
             read_summary(kept)
         copy_store(original, kept)
 
 
 @pytest.mark.files
-def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_before(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(settings={"cohort_size": 3}), World(12)
+def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_before(
+    open_fleet: fleets.OpenFleet,
+) -> None:
+    scheduler, world = open_fleet(settings={"cohort_size": 3}), fleets.World(12)
     for number in range(1, 71):
         statuses = world.statuses(number)
-        play_round(
+        fleets.play_round(
             scheduler, statuses, {client: world.seconds(number, client, statuses[client]) for client in statuses}
         )
-    before, certificate = packed(scheduler), certificate_of(scheduler.path)
+    before, certificate = fleets.packed(scheduler), certificate_of(scheduler.path)
     scheduler.compact()  # everything is in the file, and nothing in the log
     large = scheduler.path.stat().st_size
     scheduler.amend(keep_rounds=20, keep_offers=10)
@@ -335,17 +323,17 @@ def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_b
     empty = open_fleet("empty.turnout").path.stat().st_size
     assert scheduler.path.stat().st_size - empty < (large - empty) / 2
     assert certificate_of(scheduler.path) == certificate
-    assert packed_from_disk(scheduler.path) == packed(scheduler) == before
-    assert problems(scheduler.path) == []
+    assert fleets.packed_from_disk(scheduler.path) == fleets.packed(scheduler) == before
+    assert fleets.problems(scheduler.path) == []
     scheduler.compact()  # a second time has no effect
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().round == 50
 
 
-def test_amendments_before_the_summary_are_still_known(open_fleet: OpenFleet, folder: Path) -> None:
+def test_amendments_before_the_summary_are_still_known(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/5"}, keep_rounds=10)
     for number in range(40):
-        play_round(scheduler, offered(*"abcdef"))
+        fleets.play_round(scheduler, fleets.offered(*"abcdef"))
         if number == 7:
             scheduler.amend(guaranteed_rate="1/7")
         if number == 35:
@@ -353,26 +341,26 @@ def test_amendments_before_the_summary_are_still_known(open_fleet: OpenFleet, fo
     scheduler.compact()
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().round == 30
-    assert [amendment.round for amendment in amendments_of(scheduler)] == [8, 36]
+    assert [amendment.round for amendment in fleets.amendments_of(scheduler)] == [8, 36]
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert content["terms"]["units_per_turn"] == 35
     assert content["clients"]["a"]["promised_units"] == 8 * 7 + 32 * 5
-    assert problems(scheduler.path) == []
+    assert fleets.problems(scheduler.path) == []
     with FleetReader(scheduler.path) as reopened:
-        assert packed(reopened) == packed(scheduler)
+        assert fleets.packed(reopened) == fleets.packed(scheduler)
 
 
 def test_a_large_fleet_is_certified_from_its_last_snapshot(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its availability before the snapshot is not stored any more."""
     monkeypatch.setattr("turnout.live.journal.changes.KEEP_AVAILABILITY_UP_TO", 3)
     scheduler = open_fleet()
     for _ in range(6):
-        play_round(scheduler, offered(*"abcde"))
-    take_snapshot(scheduler)
+        fleets.play_round(scheduler, fleets.offered(*"abcde"))
+    fleets.take_snapshot(scheduler)
     for _ in range(3):
-        play_round(scheduler, offered(*"abcde"))
+        fleets.play_round(scheduler, fleets.offered(*"abcde"))
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert content["summary"]["round"] == 6
     assert content["rounds"] == 9
@@ -380,16 +368,16 @@ def test_a_large_fleet_is_certified_from_its_last_snapshot(
 
 
 def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in ("journal.changes", "audit.doctor.tables"):
+    for module in ("journal.changes", "audit.tables"):
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 3)
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     scheduler = open_fleet()
     for _ in range(9):
-        play_round(scheduler, offered(*"abcde"))
-    take_snapshot(scheduler)
-    before, certificate = packed(scheduler), certificate_of(scheduler.path)
+        fleets.play_round(scheduler, fleets.offered(*"abcde"))
+    fleets.take_snapshot(scheduler)
+    before, certificate = fleets.packed(scheduler), certificate_of(scheduler.path)
     scheduler.amend(keep_rounds=4)
     with caplog.at_level(logging.INFO, "turnout.live"):
         scheduler.compact()
@@ -397,12 +385,12 @@ def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().event == 0
         assert [closed.round for closed in reader.closed_rounds()] == list(range(1, 10))
-    assert packed_from_disk(scheduler.path) == packed(scheduler) == before
+    assert fleets.packed_from_disk(scheduler.path) == fleets.packed(scheduler) == before
     assert certificate_of(scheduler.path) == certificate
-    assert problems(scheduler.path) == []
+    assert fleets.problems(scheduler.path) == []
 
 
-def test_compact_drops_nothing_before_the_first_turn_of_a_fleet_without_rounds(open_fleet: OpenFleet) -> None:
+def test_compact_drops_nothing_before_the_first_turn_of_a_fleet_without_rounds(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": "1/20"}, keep_rounds=20)
     scheduler.register(["a", "b"])
     scheduler.compact()
@@ -442,7 +430,7 @@ def test_a_period_in_days_is_judged_by_the_clock_and_keeps_some_rounds_in_any_ca
     assert not Retention(rounds=10).is_over(6, None, 15, at)
 
 
-def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_kept_for_days(open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round every 2 hours, for 10 days: the rounds of the last 5 days, and at most a quarter more, are kept."""
     start, clock = datetime(2026, 1, 1, tzinfo=UTC), {"hours": 0}
 
@@ -457,7 +445,7 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     scheduler = open_fleet(settings={"cohort_size": 1}, keep_rounds="5 days", keep_offers="5 days")
     for number in range(120):
         clock["hours"] = 2 * number
-        play_round(scheduler, ["a", "b"])
+        fleets.play_round(scheduler, ["a", "b"])
     with FleetReader(scheduler.path) as reader:
         first = reader.summary().round
         assert 120 - 60 - 15 - 10 <= first <= 120 - 60
@@ -465,15 +453,15 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     scheduler.compact()
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().round == 120 - 60
-    assert problems(scheduler.path) == []
+    assert fleets.problems(scheduler.path) == []
 
 
-def test_rounds_are_kept_as_long_as_late_clients_may_report(open_fleet: OpenFleet) -> None:
+def test_rounds_are_kept_as_long_as_late_clients_may_report(open_fleet: fleets.OpenFleet) -> None:
     with pytest.raises(SettingError, match="keep_rounds must be at least 10, got 9: late clients may still report"):
         open_fleet(keep_rounds=9)
 
 
-def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     open_fleet(keep_rounds="30 days").close()
     with Scheduler.open(folder / "fleet.turnout", keep_rounds="30 DAYS") as scheduler:
         assert scheduler.settings.keep_rounds == "30 days"
@@ -483,13 +471,13 @@ def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: OpenFlee
 
 
 def test_one_transaction_deletes_a_bounded_number_of_rows(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+    open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summary_module, "BATCH", 4)
     monkeypatch.setattr(summary_module, "TURNS", 6)
     scheduler = open_fleet()
     for _ in range(45):
-        play_round(scheduler, offered(*"abcde"))
+        fleets.play_round(scheduler, fleets.offered(*"abcde"))
     scheduler.amend(keep_rounds=10)
     deleted: list[int] = []
     trim = summary_module.trim
@@ -505,4 +493,4 @@ def test_one_transaction_deletes_a_bounded_number_of_rows(
     scheduler.compact()
     assert sum(deleted) > 100
     assert max(deleted) <= 6
-    assert rows_of(scheduler.path, "SELECT MIN(round) FROM turns") == [(36,)]
+    assert fleets.rows_of(scheduler.path, "SELECT MIN(round) FROM turns") == [(36,)]

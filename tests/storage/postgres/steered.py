@@ -14,6 +14,7 @@ from turnout.errors import TurnoutError
 from turnout.live import Reporter, Scheduler, clock
 from turnout.live._internals import session_of
 from turnout.storage.postgres import lease, store
+from turnout.storage.postgres.connection import LEASE_SECONDS
 
 #: Shorter than in production, with the same ratios: the tests wait for a takeover again and again.
 LEASE, IDLE, TAKEOVER_WAIT = 1.5, 3.0, 1.0
@@ -106,7 +107,7 @@ class Calls:
 def run(socket: str, address: str, turn: str) -> None:
     """Executes calls until the other end is closed; answers with a name of an error and its result or text."""
     Clock(int(turn))
-    renewed = lease.RENEWED.replace(str(lease.LEASE_SECONDS), str(LEASE))
+    renewed = lease.RENEWED.replace(str(LEASE_SECONDS), str(LEASE))
     shorter = {
         "LEASE_SECONDS": LEASE,
         "IDLE_SECONDS": IDLE,

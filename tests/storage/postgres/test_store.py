@@ -22,6 +22,7 @@ from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import create_store, open_store, store_exists
 from turnout.storage.postgres import lease, store
+from turnout.storage.postgres.connection import LEASE_SECONDS
 from turnout.storage.postgres.store import PostgresStore
 from turnout.storage.store import Access, Connection, StoreKind, single_value
 from waiting import wait_until
@@ -202,7 +203,7 @@ def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(
 def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_computes(
     cluster: Cluster, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "IDLE_SECONDS", 2.0)
+    monkeypatch.setattr(lease, "IDLE_SECONDS", 2.0)
     first = open_()
     with first.writing() as db:
         db.execute("INSERT INTO facts VALUES (1, 'a')")
@@ -631,4 +632,4 @@ def test_deleted_data_is_gone_from_the_files_of_the_database_after_a_vacuum(clus
 
 
 def test_the_names_of_the_constants_agree_with_what_is_promised() -> None:
-    assert lease.LEASE_SECONDS < lease.IDLE_SECONDS <= lease.LEASE_SECONDS + 5
+    assert LEASE_SECONDS < lease.IDLE_SECONDS <= LEASE_SECONDS + 5

@@ -52,7 +52,7 @@ def dashboard(
     """
     require_packages("the dashboard", "dashboard", "fastapi", "uvicorn", "h11", "plotly")
     from turnout.dashboard.serving import serve
-    from turnout.web.hosts import is_loopback
+    from turnout.web.access import is_loopback
 
     def announce(address: str) -> None:
         say(f"{store} at {address}")

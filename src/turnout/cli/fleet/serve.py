@@ -53,10 +53,10 @@ def serve(
     require_packages("the service", "service", "fastapi", "uvicorn", "h11")
     if page:
         require_packages("the page (without it: --no-page)", "dashboard", "plotly")
-    from turnout.service.access.rates import Rates
+    from turnout.service.access import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
-    from turnout.web.hosts import is_loopback
+    from turnout.web.access import is_loopback
 
     rates = Rates(device_rate or None, rate or None)
     options = Options(host, port, tokens, certificate, key, rates=rates, standby=standby)

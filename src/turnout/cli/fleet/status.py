@@ -17,7 +17,7 @@ from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.kernel.rounds import LOSS
 from turnout.live import FleetReader, SchedulerStatus, Turn
 from turnout.live._internals import journal_of
-from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files.system import atomic_write
 
 MAX_SHOWN = 20
 

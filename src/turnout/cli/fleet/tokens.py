@@ -12,7 +12,7 @@ from turnout.cli.options import FleetArgument, JsonOption, print_json, say
 from turnout.cli.tables import print_table
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
-from turnout.service.access.tokens import FleetTokens, as_date
+from turnout.service.access import FleetTokens, as_date
 from turnout.storage.encoding.limits import read_file
 from turnout.web.access import ROLES, Role
 

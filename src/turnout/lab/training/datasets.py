@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from turnout.errors import DatasetError, SettingError, suggestion
 from turnout.storage.encoding.limits import gunzip, read_file, too_large
-from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files.system import atomic_write
 
 CHUNK = 1 << 20
 #: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.

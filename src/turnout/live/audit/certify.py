@@ -16,14 +16,13 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.live.audit.verify import differences
 from turnout.live.clock import now
-from turnout.live.following import ReplayStart
 from turnout.live.journal.replay import live_policy, stored_features
 from turnout.live.journal.schema import meta_value
-from turnout.live.reader import FleetReader, journal_of
+from turnout.live.reader import FleetReader, ReplayStart, journal_of
 from turnout.live.settings import SchedulerSettings
 from turnout.policies.base import SelectionPolicy
 from turnout.storage.address import DatabaseAddress, as_location
-from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files.system import atomic_write
 from turnout.version import __version__
 
 #: The format of certificates and records, which the verifier requires.

@@ -9,31 +9,15 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.live.identifiers import LAST_ROUND
+from turnout.live.journal import summary as summaries
 from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, put_meta, update_turns
-from turnout.live.journal.summary import (
-    SELECT_BASE,
-    delete_oldest,
-    last_event,
-    read_summary,
-    replace_summary_state,
-    write_summary,
-)
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.live.turns.records import (
-    RecordedOffer,
-    Turn,
-    as_bytes,
-    digest_of,
-    offer_digest,
-    pack_offer,
-    settings_digest,
-)
+from turnout.live.turns import records
 from turnout.live.turns.rounds.records import OpenRound, pack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
-from turnout.storage.encoding.differences import copied, differences
-from turnout.storage.encoding.packing import pack_snapshot
+from turnout.storage.encoding.packing import copied, differences, pack_snapshot
 from turnout.storage.store import Connection
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
@@ -82,9 +66,9 @@ class Changes:
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
-        last, previous = last_event(self.db)
+        last, previous = summaries.last_event(self.db)
         seq = last + 1
-        digest = digest_of(previous, kind, data)
+        digest = records.digest_of(previous, kind, data)
         self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
         self.db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
         if availability is not None:
@@ -97,7 +81,7 @@ class Changes:
         initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
         self.db.executemany("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", initial)
         text = json.dumps(settings, sort_keys=True)
-        present = [(text, "settings"), (settings_digest(text), "seal")]
+        present = [(text, "settings"), (records.settings_digest(text), "seal")]
         self.db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
 
     def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
@@ -111,20 +95,22 @@ class Changes:
 
     def _put_open(self, number: int, data: bytes, ids: Mapping[int, str]) -> None:
         """Writes an open round, or a turn that is running, and the turns of the clients with these rows and ids."""
-        self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (number, data, digest_of(b"", str(number), data)))
-        turns = [Turn(number, row, client) for row, client in ids.items()]
+        self.db.execute(
+            "INSERT INTO open_round VALUES (?, ?, ?)", (number, data, records.digest_of(b"", str(number), data))
+        )
+        turns = [records.Turn(number, row, client) for row, client in ids.items()]
         self.db.executemany(
             "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
-    def put_offer(self, offer: RecordedOffer, at: str) -> None:
+    def put_offer(self, offer: records.RecordedOffer, at: str) -> None:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
-        data, available = pack_offer(offer)
-        values = (offer.round, available, data, offer_digest(offer.round, available, data), at)
+        data, available = records.pack_offer(offer)
+        values = (offer.round, available, data, records.offer_digest(offer.round, available, data), at)
         self.db.execute("INSERT INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
 
-    def put_turns(self, turns: Sequence[Turn]) -> None:
+    def put_turns(self, turns: Sequence[records.Turn]) -> None:
         """Updates turns with their outcomes."""
         update_turns(self.db, turns)
 
@@ -193,7 +179,7 @@ class Changes:
     ) -> bytes | None:
         """Returns the differences of a state to a snapshot; None if a complete snapshot must be written."""
         stored = self.db.execute("SELECT digest FROM snapshot WHERE seq = ?", (base.event,)).fetchone()
-        if seq == base.event or stored is None or as_bytes(stored[0]) != base.digest:
+        if seq == base.event or stored is None or records.as_bytes(stored[0]) != base.digest:
             return None  # it is replaced, or was not committed
         base_round, round_ = int(base.state["round"]), int(state["round"])
         if retention is not None and retention.has_quarter_passed(base_round, base.at, round_, at):
@@ -208,9 +194,9 @@ class Changes:
 
     def _delete_snapshots(self, seq: int, retention: Retention | None, base: int | None) -> None:
         """Deletes snapshots before the one after event `seq`, whose base is that after event `base`, if it has one."""
-        former = self.db.execute(SELECT_BASE).fetchone()
+        former = self.db.execute(summaries.SELECT_BASE).fetchone()
         complete_until = LAST_ROUND if former is None else int(former[0])
-        kept_round, kept_at = read_summary(self.db).round, None
+        kept_round, kept_at = summaries.read_summary(self.db).round, None
         for number, round_, at in self.db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
             if (
                 retention is not None
@@ -241,7 +227,7 @@ class Changes:
             if round_ <= settled and retention.is_over(round_, taken, newest_round, at):
                 event = number
         if event:
-            write_summary(self.db, event)
+            summaries.write_summary(self.db, event)
         return bool(event)
 
     def put_summary(self, event: int, state: Mapping[str, Any], at: str) -> None:
@@ -250,7 +236,7 @@ class Changes:
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
         self.db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
         self._insert_snapshot(event, pack_snapshot(state, compact=True), state, at)
-        write_summary(self.db, event)
+        summaries.write_summary(self.db, event)
 
     def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
         """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
@@ -261,10 +247,10 @@ class Changes:
             at: The present time, in ISO format.
         """
         if retention.rounds is not None:
-            return delete_oldest(self.db, "offers", "round", newest_round - retention.rounds)
+            return summaries.delete_oldest(self.db, "offers", "round", newest_round - retention.rounds)
         query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
         (until,) = self.db.execute(query, (cutoff,)).fetchone()
-        return delete_oldest(self.db, "offers", "round", min(int(until), newest_round - MIN_ROUNDS))
+        return summaries.delete_oldest(self.db, "offers", "round", min(int(until), newest_round - MIN_ROUNDS))
 
     def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.
@@ -279,9 +265,9 @@ class Changes:
             since: The turns after this round can still be reported, so they are redacted at once.
             summary: The state of the summary without what the client reported; None if it is not in the summary.
         """
-        first = read_summary(self.db)
+        first = summaries.read_summary(self.db)
         if summary is not None:
-            replace_summary_state(self.db, summary)
+            summaries.replace_summary_state(self.db, summary)
         redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
         start_redaction(self.db, redaction, since)
         drop_answers_about(self.db, client)
@@ -290,4 +276,4 @@ class Changes:
 
 
 def _snapshot_digest(seq: int, data: bytes) -> bytes:
-    return digest_of(b"", str(seq), data)
+    return records.digest_of(b"", str(seq), data)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
-from turnout.live.journal.amendments import AMEND, Amendment
-from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, REDUNDANT
-from turnout.live.turns.records import has_context, signals_at
+from turnout.live.journal.journal import AMEND, Amendment
+from turnout.live.turns.records import KINDS, OUTCOME_OF_KIND, REDUNDANT, has_context, signals_at
 from turnout.live.turns.rounds.records import unpack_closed
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.storage.encoding.packing import parse_stored

@@ -13,11 +13,10 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.answers import TOKENS, TOKENS_BY_CLIENT, has_tokens
 from turnout.live.journal.schema import FLEET, meta_count
 from turnout.live.journal.turns import read_unit
-from turnout.storage.files.backup import back_up
 from turnout.storage.files.database import new_counters, translate_sqlite_errors
 from turnout.storage.files.identify import application_id
 from turnout.storage.files.lock import WriterLock
-from turnout.storage.files.storefile import StoreFile
+from turnout.storage.files.storefile import StoreFile, back_up
 from turnout.storage.opening import create_store, open_store, store_exists
 from turnout.storage.store import Connection, Location, single_value
 
@@ -132,7 +131,7 @@ def restore_fleet(backup: Path, fleet: Location, progress: Progress = lambda *_:
         pass  # what is no backup is refused before anything is moved
     if isinstance(fleet, Path):
         return _restore_file(backup, fleet, progress)
-    from turnout.storage.postgres.renaming import rename, set_aside
+    from turnout.storage.postgres.connection import rename, set_aside
 
     aside = set_aside(fleet)
     try:

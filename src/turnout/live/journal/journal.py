@@ -1,8 +1,12 @@
 """The journal of a fleet: a file or a schema of a database, in which every change is one transaction.
 
 `turnout.live.journal.schema` describes its tables. Other modules of `live` change the file with `Changes`, which
-`Journal.writing` opens, and read it by the methods of `Journal`, or by the functions of `summary`, `turns` and
-`amendments` inside `Journal.reading`, where several queries see one state of the file.
+`Journal.writing` opens, and read it by the methods of `Journal`, or by the functions of `summary` and `turns` inside
+`Journal.reading`, where several queries see one state of the file.
+
+Amendments are events that change the settings. The table `meta` holds the present settings, so that every process reads
+those. The first amendment also stores the settings with which the fleet was created, from which a replay of all events
+starts. Each event holds the settings after it, so the settings at any event are those of the last amendment before it.
 """
 
 from __future__ import annotations
@@ -10,28 +14,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from turnout.closing import close_on_error
 from turnout.errors import StoreError
+from turnout.kernel.certificate import TimeUnit
+from turnout.live.journal import redaction
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
-from turnout.live.journal.redaction import (
-    NEEDS_VACUUM,
-    continue_redaction,
-    needs_vacuum,
-    pending_redactions,
-    redact_pending_event,
-)
-from turnout.live.journal.schema import FLEET, corruption, meta_count, meta_value
-from turnout.live.journal.summary import Summary, read_summary
+from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, corruption, meta_count, meta_value
+from turnout.live.journal.summary import Summary, last_event, read_summary
 from turnout.live.journal.turns import turns_where
+from turnout.live.settings import SETTINGS
 from turnout.live.turns.records import Turn, digest_of, settings_digest
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.opening import create_store, open_store, store_exists
-from turnout.storage.store import Connection, Location, single_value
+from turnout.storage.store import Access, Connection, Location, Modes, single_value
 
 log = get_log("turnout.live")
 #: Files of up to this many bytes are rewritten after a client was forgotten.
@@ -42,6 +43,8 @@ IDS_AT_ONCE = 65_536
 SEPARATOR = "\x1f"
 #: The number of events that one query reads, if nobody needs fewer.
 EVENTS_AT_ONCE = 500
+#: The kind of the event.
+AMEND = "amend"
 
 
 class Journal:
@@ -49,42 +52,21 @@ class Journal:
 
     Args:
         location: Where the store is, which must exist.
-        read_only: Whether it is only read.
-        reporting: Whether only outcomes are written, by a process beside the scheduler.
-        takeover: Whether to replace a process that holds the store but hangs; it can no longer write afterwards.
-        accept_older: Whether a store that has lost commits is opened in its older state.
-        standby: Whether to wait until no other process holds the store, which must be in a database.
+        access: "read"; "report": only outcomes are written, by a process beside the scheduler; "write".
+        modes: How it is opened.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        *,
-        read_only: bool = False,
-        reporting: bool = False,
-        takeover: bool = False,
-        accept_older: bool = False,
-        standby: bool = False,
-    ) -> None:
+    def __init__(self, location: Location, access: Access = "write", **modes: Unpack[Modes]) -> None:
         self.location = location = location.resolve() if isinstance(location, Path) else location
-        self.read_only = read_only
         #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
         self._outcomes: tuple[tuple[int, int], bool] | None = None
         if not store_exists(location):
             raise StoreError(
                 f"there is no fleet at {location}: check the path, or create one with Scheduler.open(path)"
             )
-        schedules = not read_only and not reporting
+        schedules = access == "write"
         #: The store, with figures about its commits and its size; change it only by `writing`.
-        self.file = open_store(
-            location,
-            FLEET,
-            "write" if schedules else "report" if reporting else "read",
-            takeover=takeover,
-            accept_older=accept_older,
-            thoroughly=schedules,
-            standby=standby,
-        )
+        self.file = open_store(location, FLEET, access, thoroughly=schedules, **modes)
         with close_on_error(self):
             while schedules and self.redact():
                 pass
@@ -146,35 +128,31 @@ class Journal:
         Each call is a short transaction, so that other processes can write in between.
         """
         with self.file.reading() as db:
-            is_pending, is_left = bool(pending_redactions(db)), needs_vacuum(db)
+            is_pending, is_left = bool(redaction.pending_redactions(db)), redaction.needs_vacuum(db)
         if is_pending:
             with self.file.writing() as db:
-                continue_redaction(db)
+                redaction.continue_redaction(db)
             return True
         if is_left:
             self.file.checkpoint()
-            if self.file.bytes <= VACUUM_UP_TO:
-                self._clean()
+            try:
+                if self.file.bytes <= VACUUM_UP_TO:  # so that unused parts of it contain no data of forgotten clients
+                    self.compact()
+            except StoreError as error:  # for example no space: the mark stays, and a notice says so
+                log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
         return False
-
-    def _clean(self) -> None:
-        """Rewrites the file, so that unused parts of it contain no data of forgotten clients."""
-        try:
-            self.compact()
-        except StoreError as error:  # for example no space: the mark stays, and a notice says so
-            log.warning("%s could not be rewritten after a client was forgotten: %s", self.location, error)
 
     @property
     def needs_vacuum(self) -> bool:
         """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
         with self.file.reading() as db:
-            return needs_vacuum(db)
+            return redaction.needs_vacuum(db)
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
         if self.file.vacuum():
             with self.file.writing() as db:
-                db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
+                db.execute("DELETE FROM meta WHERE key = ?", (redaction.NEEDS_VACUUM,))
 
     # Queries
 
@@ -211,8 +189,8 @@ class Journal:
             else:
                 previous = single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
             # The first event after the boundary of a redaction still follows from the digest before the redaction.
-            pending = pending_redactions(db)
-            boundaries = {redaction.boundary: redaction.digest for redaction in pending}
+            pending = redaction.pending_redactions(db)
+            boundaries = {entry.boundary: entry.digest for entry in pending}
             stored = _stored_events(db, after, limit)
             for expected, (seq, kind, data, digest, availability) in enumerate(stored, start=after + 1):
                 if seq - 1 in boundaries:
@@ -220,7 +198,7 @@ class Journal:
                 if seq != expected or digest != digest_of(previous, kind, data):
                     raise corruption(db, f"event {expected} is missing or does not match its digest")
                 previous = digest
-                yield seq, kind, redact_pending_event(pending, seq, kind, data), availability
+                yield seq, kind, redaction.redact_pending_event(pending, seq, kind, data), availability
 
     def newest_round(self) -> int:
         """Returns the number of the open round, or of the last closed round or decision."""
@@ -280,3 +258,117 @@ def _stored_events(db: Connection, after: int, limit: int) -> Iterator[tuple[int
         if len(part) < size:
             return
         after, limit = part[-1][0], limit - size if limit > 0 else limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Amendment:
+    """A change of settings.
+
+    Attributes:
+        round: The last round that was closed before.
+        at: When the settings were changed, in ISO format.
+        changes: The new value of each setting that changed.
+        before: Their values before; None for a setting of a policy that had its default.
+        settings: All settings after the change, as they are stored.
+    """
+
+    round: int
+    at: str
+    changes: Mapping[str, Any]
+    before: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def has_new_features(self) -> bool:
+        """Whether contexts have other features from now on, so that times are learned again."""
+        return "features" in self.changes
+
+    def pack(self) -> bytes:
+        """Returns the amendment as the event stores it."""
+        return json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False).encode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the amendment for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Amendment:
+        """Returns what `pack` packed."""
+        return cls(**parse_stored(data))
+
+    def sentence(self) -> str:
+        """Returns what was changed, for people."""
+        parts = [_sentence(name, self.before[name], value) for name, value in self.changes.items()]
+        unit = TimeUnit.of(self.settings.get("concurrency"))
+        return f"amended after {unit.turn} {self.round:,}: {', '.join(parts)}"
+
+
+def write_amendment(changes: Changes, amendment: Amendment) -> int:
+    """Writes an amendment and the settings after it; returns the number of the event."""
+    changes.put_settings(amendment.settings)
+    return changes.add_event(AMEND, amendment.pack())
+
+
+def initial_settings(db: Connection) -> dict[str, Any] | None:
+    """Returns the settings with which the fleet was created; None if they were never amended."""
+    stored = dict(db.execute("SELECT key, value FROM meta WHERE key IN (?, ?)", (INITIAL, INITIAL_DIGEST)))
+    if INITIAL not in stored:
+        return None
+    if settings_digest(stored[INITIAL]) != stored.get(INITIAL_DIGEST):
+        raise corruption(db, "the settings at creation do not match their digest")
+    return dict(parse_stored(stored[INITIAL]))
+
+
+def amendments(journal: Journal, until: int | None = None) -> list[Amendment]:
+    """Returns all amendments of a fleet, in order; those up to event `until`, if it is given."""
+    with journal.reading() as db:
+        if initial_settings(db) is None:  # without a search of all events
+            return []
+        summary, last = read_summary(db), last_event(db)[0] if until is None else until
+        query = "SELECT data FROM events WHERE kind = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        kept = [data for (data,) in db.execute(query, (AMEND, summary.event, last))]
+        dropped = [data for number, data in summary.amendments if number <= last]
+        return [Amendment.unpack(data) for data in (*dropped, *kept)]
+
+
+def settings_at(journal: Journal, event: int) -> dict[str, Any]:
+    """Returns the stored settings after event `event`; 0 for those with which the fleet was created.
+
+    Raises:
+        StoreError: If the settings do not match their digests, or the present ones are not those of the last amendment.
+    """
+    with journal.reading() as db:
+        present, initial = journal.settings, initial_settings(db)
+        if initial is None:
+            return present
+        newest = amendments(journal)
+        if not newest or newest[-1].settings != present:
+            raise corruption(db, "the settings are not those of the last amendment")
+        before = amendments(journal, event)
+        return dict(before[-1].settings) if before else initial
+
+
+def settings_before(journal: Journal, round: int) -> Mapping[str, Any]:
+    """Returns the stored settings with which the cohort of a round was selected."""
+    with journal.reading():
+        earlier = [amendment for amendment in amendments(journal) if amendment.round < round]
+        return earlier[-1].settings if earlier else settings_at(journal, 0)
+
+
+def _sentence(name: str, before: Any, after: Any) -> str:
+    return "new features" if name == "features" else f"{name} from {_shown(name, before)} to {_shown(name, after)}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "groups":
+        named = [group for group in value or () if group is not None]
+        return f"those of {len(named):,} clients ({', '.join(sorted(set(named)))})" if named else "none"
+    if value is None:
+        return SETTINGS[name].none_text if name in SETTINGS else "the default"
+    return str(value)
+
+
+def as_stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as they are read from the file, where a tuple is a list."""
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored

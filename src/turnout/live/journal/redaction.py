@@ -12,15 +12,26 @@ follows from the old one, which is kept until then.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from turnout.live.journal.schema import put_meta, update_turns
 from turnout.live.journal.summary import forget_totals, last_event, trim
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row, was_available
-from turnout.live.turns.redacting import redact_event
+from turnout.storage.encoding.packing import pack, parse_stored, unpack
 from turnout.storage.store import Connection
 
+#: What clients reported in each kind of event: the arrays of values, by the array of the rows to which they belong.
+REPORTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "close": {"rows": ("contexts", "seconds", "losses", "signals"), "late_rows": ("late_seconds",)},
+    "fill": {
+        "rows": ("contexts",),
+        "ended_rows": ("ended_seconds", "losses", "signals"),
+        "late_rows": ("late_seconds",),
+    },
+}
 #: The number of turns, offers or events that one transaction redacts.
 BATCH = 200
 #: The key in `meta` of a mark: SQLite leaves bytes of changed rows in unused parts of its pages, so the file may still
@@ -28,6 +39,33 @@ BATCH = 200
 NEEDS_VACUUM = "unclean"
 #: The bytes of events after which a transaction redacts no more: one that many clients joined with is large.
 MAX_EVENT_BYTES = 1 << 20
+
+
+def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
+    """Returns the data of an event without anything that a client reported; replays start from a later snapshot.
+
+    Args:
+        kind: The kind of the event.
+        data: The data of the event.
+        row: The row of the client.
+        client: The id of the client.
+        name: The name that replaces the id.
+    """
+    if kind == "join":
+        ids = parse_stored(data)
+        return json.dumps([name if joined == client else joined for joined in ids], ensure_ascii=False).encode()
+    if kind not in REPORTED:
+        return data
+    header, arrays = unpack(data)
+    if not any(row in arrays[rows] for rows in REPORTED[kind]):
+        return data
+    for rows, values in REPORTED[kind].items():
+        own = arrays[rows] == row
+        for value in values:
+            if value in arrays:
+                arrays[value] = arrays[value].copy()
+                arrays[value][own] = np.nan if value in ("losses", "signals") else 0.0
+    return pack(header, arrays)
 
 
 @dataclass(frozen=True, slots=True)

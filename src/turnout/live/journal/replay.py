@@ -14,10 +14,9 @@ from turnout.kernel.arrays import FloatArray, lending_arrays, saved_value
 from turnout.kernel.rounds import LOSS
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.identifiers import digest_ids
-from turnout.live.journal.amendments import AMEND, Amendment, as_stored, settings_at
 from turnout.live.journal.changes import CompleteSnapshot
 from turnout.live.journal.events import unknown_event
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import AMEND, Amendment, Journal, as_stored, settings_at
 from turnout.live.journal.schema import corruption, meta_count, meta_value
 from turnout.live.journal.summary import SavedState, first_state, last_event, newest_state, read_summary
 from turnout.live.journal.turns import read_open_round, read_running_turns, read_unit, turns_since
@@ -215,7 +214,9 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
         raise SettingError(
             f"the policy {settings.policy} cannot give turns one at a time: leave out concurrency, or use fair-pace"
         )
-    if not settings.has_rounds and policy.guarantee is not None and not _has_rate(settings):
+    nested = nested_settings(settings.policy, settings.settings)
+    has_rate = any("guaranteed_rate" in own for _, own in nested)
+    if not settings.has_rounds and policy.guarantee is not None and not has_rate:
         raise SettingError(
             "a fleet with a concurrency needs the guaranteed_rate in its settings: a share of all turns, at most 1 "
             "divided by the number of clients"
@@ -240,10 +241,6 @@ def check_new_policy(settings: SchedulerSettings, features: Features) -> None:
                 f"{settings.policy} learns from the signal {signal!r}{suggestion(signal, [LOSS, *settings.signals])}, "
                 f'which the fleet does not declare: add it to signals, such as {{"{signal}": [0, 100]}}'
             )
-
-
-def _has_rate(settings: SchedulerSettings) -> bool:
-    return any("guaranteed_rate" in own for _, own in nested_settings(settings.policy, settings.settings))
 
 
 def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int | None:

@@ -41,64 +41,30 @@ CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE masks (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE offers (
-    round INTEGER PRIMARY KEY,
-    available BLOB NOT NULL,
-    data BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    at TEXT NOT NULL
+    round INTEGER PRIMARY KEY, available BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL, at TEXT NOT NULL
 );
 CREATE TABLE open_round (round INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE turns (
-    round INTEGER NOT NULL,
-    row INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    kind TEXT,
-    seconds REAL,
-    why TEXT,
-    at TEXT,
-    late_seconds REAL,
-    late_at TEXT,
-    folded INTEGER,
-    loss REAL,
-    signals TEXT,
-    seal INTEGER NOT NULL,
+    round INTEGER NOT NULL, row INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT, seconds REAL, why TEXT, at TEXT,
+    late_seconds REAL, late_at TEXT, folded INTEGER, loss REAL, signals TEXT, seal INTEGER NOT NULL,
     PRIMARY KEY (round, row)
 ) WITHOUT ROWID;
 CREATE INDEX turns_by_id ON turns (id, round);
 CREATE TABLE snapshot (
-    seq INTEGER PRIMARY KEY,
-    data BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    round INTEGER NOT NULL,
-    at TEXT NOT NULL
+    seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL, round INTEGER NOT NULL, at TEXT NOT NULL
 );
 CREATE TABLE summary (
-    seq INTEGER PRIMARY KEY,
-    round INTEGER NOT NULL,
-    previous BLOB NOT NULL,
-    notes BLOB NOT NULL,
-    digest BLOB NOT NULL,
-    data BLOB NOT NULL,
-    data_digest BLOB NOT NULL
+    seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, previous BLOB NOT NULL, notes BLOB NOT NULL,
+    digest BLOB NOT NULL, data BLOB NOT NULL, data_digest BLOB NOT NULL
 );
 CREATE TABLE totals (
-    row INTEGER PRIMARY KEY,
-    arrived INTEGER NOT NULL,
-    redundant INTEGER NOT NULL,
-    cut_off INTEGER NOT NULL,
-    late INTEGER NOT NULL,
-    failed INTEGER NOT NULL,
-    seconds REAL NOT NULL,
-    last_round INTEGER NOT NULL,
+    row INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, redundant INTEGER NOT NULL, cut_off INTEGER NOT NULL,
+    late INTEGER NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, last_round INTEGER NOT NULL,
     seal INTEGER NOT NULL
 );
 CREATE TABLE answers (
-    number INTEGER PRIMARY KEY,
-    key BLOB NOT NULL UNIQUE,
-    request BLOB NOT NULL,
-    answer TEXT NOT NULL,
-    at REAL NOT NULL,
-    seal INTEGER NOT NULL
+    number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, request BLOB NOT NULL, answer TEXT NOT NULL,
+    at REAL NOT NULL, seal INTEGER NOT NULL
 );
 """,
 )

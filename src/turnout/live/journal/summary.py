@@ -21,10 +21,8 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.live.identifiers import LAST_ROUND
 from turnout.live.journal.schema import corruption
-from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
-from turnout.storage.encoding.differences import with_differences
-from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
+from turnout.live.turns.records import KINDS, Turn, as_bytes, digest_of, turn_from_row
+from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot, with_differences
 from turnout.storage.store import Connection, single_value
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so

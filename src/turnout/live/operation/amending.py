@@ -12,7 +12,7 @@ from typing import Any
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import Rate
 from turnout.live.identifiers import is_encodable
-from turnout.live.journal.amendments import Amendment
+from turnout.live.journal.journal import Amendment
 from turnout.live.settings import SETTINGS, AmendableOptions, SchedulerSettings, Setting
 from turnout.policies.registry import nested_settings, setting_names
 

@@ -9,8 +9,7 @@ import numpy as np
 from turnout.errors import StoreError, UnknownTurnError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.live.features import Features
-from turnout.live.journal.amendments import settings_before
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import Journal, settings_before
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.live.journal.turns import read_offer, read_offer_of_decision
 from turnout.live.settings import SchedulerSettings

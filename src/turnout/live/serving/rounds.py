@@ -17,11 +17,9 @@ from turnout.live.journal.replay import FleetState
 from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
 from turnout.live.serving.server import TurnServer, needs_slots, unknown_seconds
 from turnout.live.turns.offering import known_rows
-from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.records import RecordedOffer, Turn
+from turnout.live.turns.records import KINDS, RecordedOffer, Turn
 from turnout.live.turns.rounds.choosing import build_open_round
-from turnout.live.turns.rounds.closing import build_closed_round
-from turnout.live.turns.rounds.records import CLOSE, ClosedRound, OpenRound, pack_closed
+from turnout.live.turns.rounds.records import CLOSE, ClosedRound, OpenRound, build_closed_round, pack_closed
 from turnout.live.turns.rounds.state import RoundFleet
 from turnout.live.turns.state import Fleet
 from turnout.log import get_log
@@ -128,9 +126,9 @@ class RoundServer(TurnServer):
                 log.warning("no snapshot was written: %s", error)
         record = RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
         if session.tracker is not None:
-            from turnout.live.operation.tracking import track_round
+            from turnout.tracking import RoundMeter
 
-            track_round(session.tracker, session.fleet, record)
+            session.tracker.log(RoundMeter(None).measure(record, session.fleet.certificate()), record.round)
         return record
 
     def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:

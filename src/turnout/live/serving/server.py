@@ -10,8 +10,7 @@ from turnout.errors import FleetKindError, ReportError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Status, Statuses
 from turnout.live.journal.changes import Changes
-from turnout.live.operation.metrics import writer_metrics
-from turnout.live.operation.notices import UNKNOWN_ELAPSED
+from turnout.live.operation.monitoring import UNKNOWN_ELAPSED, writer_metrics
 from turnout.live.operation.upkeep import drop_some
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.records import Turn
@@ -65,12 +64,7 @@ class TurnServer(ABC):
         """Cancels the open round."""
         raise _needs_rounds("abandon_round")
 
-    def fill(
-        self,
-        statuses: Statuses,  # noqa: ARG002
-        cold: Collection[str],  # noqa: ARG002
-        most: int | None = None,  # noqa: ARG002
-    ) -> list[RunningTurn]:
+    def fill(self, statuses: Statuses, cold: Collection[str], most: int | None = None) -> list[RunningTurn]:  # noqa: ARG002
         """Gives one turn for every free slot."""
         raise needs_slots("fill")
 

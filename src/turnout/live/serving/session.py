@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from turnout.closing import close_on_error
 from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError, StoreError
@@ -15,13 +15,12 @@ from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
 from turnout.live.features import PAPER_FEATURES, Features
 from turnout.live.identifiers import check_client_id, check_client_ids
-from turnout.live.journal.amendments import Amendment, amendments, as_stored, write_amendment
 from turnout.live.journal.answers import StoredAnswer
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import Amendment, Journal, amendments, as_stored, write_amendment
 from turnout.live.journal.replay import FleetState, amend_fleet, check_new_policy, load, resolve_features
 from turnout.live.journal.summary import last_event
 from turnout.live.operation.amending import actual_changes, amended_settings, groups_by_row, rounds_of_amendments
-from turnout.live.operation.fleet_warnings import FleetWarnings
+from turnout.live.operation.monitoring import FleetWarnings
 from turnout.live.operation.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
 from turnout.live.reporter import Outcome, record
 from turnout.live.settings import SchedulerSettings
@@ -29,7 +28,7 @@ from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.state import Fleet, row_of
 from turnout.log import get_log
 from turnout.storage.opening import store_exists
-from turnout.storage.store import Location
+from turnout.storage.store import Location, Modes
 
 if TYPE_CHECKING:
     from turnout.tracking import GuardedTracker, Tracker
@@ -366,7 +365,12 @@ class FleetSession:
 
 
 def open_session(
-    path: Location, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
+    path: Location,
+    features: Features | None,
+    options: Mapping[str, Any],
+    *,
+    keep_amended: bool = False,
+    **modes: Unpack[Modes],
 ) -> FleetSession:
     """Opens the fleet at `path`, or creates one; the arguments are those of `Scheduler.open`."""
     if not store_exists(path):

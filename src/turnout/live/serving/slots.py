@@ -7,6 +7,9 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from turnout.errors import OfferError, ReportError, UnknownTurnError
 from turnout.kernel.arrays import as_count
@@ -20,14 +23,17 @@ from turnout.live.serving.server import TurnServer, unknown_seconds
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.offering import known_rows
-from turnout.live.turns.records import Turn
+from turnout.live.turns.records import KINDS, Turn
+from turnout.live.turns.slots import filling
 from turnout.live.turns.slots.check_ins import CheckIns
-from turnout.live.turns.slots.filling import FillResult, ended_turns, fill_slots
-from turnout.live.turns.slots.offering import Candidates, SlotOffer, build_slot_offer
 from turnout.live.turns.slots.records import FILL, RunningTurnRecord, pack_fill
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.slots.turns import RunningTurn, SlotNews, Wait
+from turnout.live.turns.state import Fleet
 from turnout.log import get_log
+
+if TYPE_CHECKING:
+    from turnout.tracking import GuardedTracker
 
 log = get_log("turnout.live")
 
@@ -65,7 +71,9 @@ class SlotServer(TurnServer):
         if not by_id and not self._session.fleet.ids:
             return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
-        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows, cold=cold), joined, most)
+        filled = self._fill(
+            filling.Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows, cold=cold), joined, most
+        )
         return [self._given(running_turn) for running_turn in filled.running_turns]
 
     def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:
@@ -89,7 +97,7 @@ class SlotServer(TurnServer):
         try:
             if joined or not self._has_nothing_to_do(session.memory):
                 awaited = check_ins.awaited(len(fleet.ids))
-                candidates = Candidates({}, check_ins.statuses(client), awaited, check_ins.waited)
+                candidates = filling.Candidates({}, check_ins.statuses(client), awaited, check_ins.waited)
                 hold = self._fill(candidates, joined).hold
         except BaseException:
             check_ins.remove(client, row)  # a new client may not have joined
@@ -140,7 +148,9 @@ class SlotServer(TurnServer):
         newest = self._session.fleet.round
         return self._session.journal.turns_between(newest - 4 * (self._session.settings.concurrency or 1), newest)
 
-    def _fill(self, candidates: Candidates, joined: Sequence[str], most: int | None = None) -> FillResult:
+    def _fill(
+        self, candidates: filling.Candidates, joined: Sequence[str], most: int | None = None
+    ) -> filling.FillResult:
         """Settles turns that have ended, gives one turn for every free slot or `most`, and writes both."""
         session = self._session
         with session.changing() as memory:
@@ -152,10 +162,10 @@ class SlotServer(TurnServer):
             if not fleet.round and not settings.allow_infeasible:
                 require_feasible(fleet)
             with session.journal.writing() as changes:
-                ended, late = ended_turns(memory.running_turns, session.journal.turns_running())
+                ended, late = filling.ended_turns(memory.running_turns, session.journal.turns_running())
                 reported = session.journal.pending_late_turns(fleet.round - settings.late_turns)
                 offered = partial(self._offer, fleet, candidates)
-                filled = fill_slots(fleet, settings, offered, ended, late, reported, most)
+                filled = filling.fill_slots(fleet, settings, offered, ended, late, reported, most)
                 if len(filled.event.rows) or len(ended) or reported or joined:
                     changes.add_clients(first_row, joined)
                     number = self._write_fill(changes, memory, filled, reported)
@@ -178,16 +188,14 @@ class SlotServer(TurnServer):
         if filled.running_turns:
             session.warnings.after_round(session.fleet, session.settings)
         if session.tracker is not None:
-            from turnout.live.operation.tracking import track_fill
-
-            track_fill(session.tracker, session.fleet, filled)
+            _track(session.tracker, session.fleet, filled)
         return filled
 
-    def _offer(self, fleet: SlotFleet, candidates: Candidates) -> SlotOffer:
-        return build_slot_offer(fleet, self._session.features, self._session.settings, candidates)
+    def _offer(self, fleet: SlotFleet, candidates: filling.Candidates) -> filling.SlotOffer:
+        return filling.build_slot_offer(fleet, self._session.features, self._session.settings, candidates)
 
     def _write_fill(
-        self, changes: Changes, memory: FleetState, filled: FillResult, reported_late: Sequence[Turn]
+        self, changes: Changes, memory: FleetState, filled: filling.FillResult, reported_late: Sequence[Turn]
     ) -> int:
         """Writes what a call changed, and applies it to the running turns; returns the number of the event.
 
@@ -250,3 +258,21 @@ class SlotServer(TurnServer):
     def _fleet(memory: FleetState) -> SlotFleet:
         assert isinstance(memory.fleet, SlotFleet), "a fleet with a concurrency has slots"
         return memory.fleet
+
+
+def _track(tracker: GuardedTracker, fleet: Fleet, filled: filling.FillResult) -> None:
+    """Logs what a call of `fill` has changed; the step is the newest decision."""
+    from turnout.tracking.round_metrics import furthest_behind
+
+    ended = filled.event.ended
+    if not len(ended) and not filled.running_turns:
+        return
+    metrics = {"turns/given": float(len(filled.running_turns)), "turns/ended": float(len(ended))}
+    metrics |= {f"turns/{kind}": float((ended.kinds == index).sum()) for index, kind in enumerate(KINDS)}
+    if len(ended):
+        metrics["turns/mean_seconds"] = float(ended.seconds.mean())
+        if not np.isnan(ended.losses).all():
+            metrics["metrics/loss"] = float(np.nanmean(ended.losses))
+    if (certificate := fleet.certificate()) is not None:
+        metrics["promise/turns_behind"] = furthest_behind(certificate)
+    tracker.log(metrics, fleet.round)

@@ -10,7 +10,7 @@ from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import DEADLINE_MULTIPLE, MIN_AUTO_DEADLINE, SchedulerSettings
-from turnout.live.turns.counters import NEVER
+from turnout.live.turns.clients import NEVER
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.state import Fleet
 

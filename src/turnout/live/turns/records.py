@@ -1,4 +1,4 @@
-"""Records of a fleet's file, as values and as bytes: rounds, turns, offers and events."""
+"""Outcomes of turns, and records of a fleet's file, as values and as bytes: rounds, turns, offers and events."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ from turnout.kernel.arrays import MAX_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
 
+#: "arrived": the update came in time. "redundant": it arrived after enough others. "cut_off": it had not arrived when
+#: enough others had, which does not count as a miss. "late": it had not arrived when the round was closed without
+#: enough updates. "failed": the client reported a failure.
+KINDS = ("arrived", "redundant", "cut_off", "late", "failed")
+#: The index of this outcome in `KINDS`.
+ARRIVED, REDUNDANT, CUT_OFF, LATE, FAILED = range(len(KINDS))
+#: The update arrived before the round was closed.
+RETURNED = (KINDS[ARRIVED], KINDS[REDUNDANT])
+#: The update had not arrived when the round was closed; its actual time may be reported later.
+STILL_OUT = (KINDS[CUT_OFF], KINDS[LATE])
+#: Misses, which lower the reliability of the client.
+MISSED = (KINDS[LATE], KINDS[FAILED])
+#: The outcome that is reported to the policy, by index of the kind.
+OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
 MASK_SAMPLE, MAX_COMPRESSED = 4096, 0.75
 

@@ -18,12 +18,8 @@ from turnout.kernel.certificate import Certificate, TimeUnit, exact_tolerance
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.live.identifiers import digest_ids, unknown_client
-from turnout.live.turns.counters import ClientCounters
-from turnout.live.turns.history import JUDGED_AFTER, ClientHistory
-from turnout.live.turns.outcomes import CUT_OFF, FAILED, LATE, REDUNDANT
-from turnout.live.turns.pending import PendingArrivals
-from turnout.live.turns.records import LateTimes, has_context
-from turnout.live.turns.reliability import backoff_rounds
+from turnout.live.turns.clients import JUDGED_AFTER, ClientCounters, ClientHistory, PendingArrivals, backoff_rounds
+from turnout.live.turns.records import CUT_OFF, FAILED, LATE, REDUNDANT, LateTimes, has_context
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.storage.store import Location
 

@@ -1,19 +1,22 @@
-"""Reads the bodies of changes: large ones in a thread, in pieces between which other threads can work."""
+"""Reads the bodies of changes: large ones in a thread, and very many statuses in steps; others can work between."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from turnout.errors import OfferError
-from turnout.live._internals import check_client_ids
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.live import FleetStatus
+from turnout.live._internals import FleetSession, check_client_ids
 from turnout.service import models
 from turnout.service.calls import FleetCalls, GroupedCall, RequestKey
 
@@ -27,6 +30,8 @@ AT_ONCE: Mapping[type[models.Body], tuple[str, int]] = {
     models.Registration: ("clients", 100_000),
     models.ReportBatch: ("reports", 2_000),
 }
+#: How many statuses are read in a step, and how many clients join in one; each takes less than 0.2 s.
+READ_AT_ONCE, JOIN_AT_ONCE = 20_000, 100_000
 Body = TypeVar("Body", bound=models.Body)
 _READER = ThreadPoolExecutor(1, "turnout-bodies")  # one at a time, because each takes much memory
 #: Runs Python code after each object, where the interpreter can change to another thread.
@@ -125,3 +130,39 @@ def _key_of_piece(key: RequestKey | None, start: int) -> RequestKey | None:
     if key is None or not start:
         return key
     return RequestKey(hashlib.sha256(b"%b %d" % (key.key, start)).digest(), key.request)
+
+
+def read_in_steps(
+    session: FleetSession, statuses: Mapping[str, Any] | Sequence[str]
+) -> Generator[None, None, FleetStatus]:
+    """Returns statuses, or ids about which nothing is known, as arrays; yields after each step.
+
+    New clients join when all statuses are valid. Rows stay valid between the steps: a client that is forgotten
+    meanwhile has retired, and its row belongs to nobody else.
+
+    Raises:
+        OfferError: If an id or a status is invalid; no client joins.
+    """
+    ids, columns, new = list(statuses), list[Mapping[str, FloatArray]](), list[str]()
+    parts = [ids[start : start + READ_AT_ONCE] for start in range(0, len(ids), READ_AT_ONCE)]
+    for index, part in enumerate(parts):
+        own = {client: statuses[client] if isinstance(statuses, Mapping) else None for client in part}
+        with session.lock:
+            new += session.new_ids(own)
+            columns.append(session.features.columns(own, session.settings.model_size))
+        parts[index] = list(own)  # without duplicates
+        yield
+    for start in range(0, len(new), JOIN_AT_ONCE):
+        with session.lock:
+            session.register(new[start : start + JOIN_AT_ONCE])
+        yield
+    found = list[IntArray]()
+    for part in parts:
+        with session.lock:
+            known = session.fleet.rows
+            found.append(np.array([known.get(client, -1) for client in part], dtype=np.int64))
+        yield
+    rows, first = np.unique(np.concatenate(found), return_index=True)
+    kept = rows >= 0  # a client may have been forgotten since the first step
+    values = {name: np.concatenate([column[name] for column in columns])[first[kept]] for name in columns[0]}
+    return FleetStatus(values, rows[kept])

@@ -13,10 +13,11 @@ from turnout.live import FleetStatus, RunningTurn, Scheduler, Wait
 from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
-from turnout.service.access.callers import own_client
+from turnout.service.access import own_client
 from turnout.service.answers import open_round_to_dict, round_to_dict, settings_to_dict, turn_to_dict
 from turnout.service.calls import Answer
 from turnout.service.errors import AmendedError, ClosedRoundError, DeniedError, OtherRoundError, code_of
+from turnout.service.routes.bodies import read_in_steps
 from turnout.service.routes.routing import FLEET, OPERATORS, REPORTERS, ROUND, SERVERS, Resource, caller_of
 from turnout.web.access import Caller
 
@@ -85,7 +86,7 @@ def choose_in_steps(
     """Does the same as `choose` for very many clients, which are read in steps."""
     offered = _NOBODY
     if scheduler.settings.has_rounds and scheduler.open_round is None:
-        offered = yield from internals.read_in_steps(internals.session_of(scheduler), body.offered)
+        offered = yield from read_in_steps(internals.session_of(scheduler), body.offered)
     with scheduler.group():
         text = _stored(scheduler, answer, _chosen(scheduler, offered, body.cold))
     yield text
@@ -160,7 +161,7 @@ def fill_in_steps(
     """
     turns, offered = list[RunningTurn](), _NOBODY
     if not scheduler.settings.has_rounds:
-        offered = yield from internals.read_in_steps(internals.session_of(scheduler), body.offered)
+        offered = yield from read_in_steps(internals.session_of(scheduler), body.offered)
     is_left = True
     while is_left:
         with scheduler.group():

@@ -7,18 +7,7 @@ from typing import Annotated
 from fastapi import Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from turnout.service import replies
-from turnout.service.answers import (
-    Page,
-    certificate_to_dict,
-    clients_to_dict,
-    explanation_to_dict,
-    history_to_dict,
-    open_round_to_dict,
-    round_to_dict,
-    settings_to_dict,
-    turns_to_dict,
-)
+from turnout.service import answers, replies
 from turnout.service.events import EVENT_KINDS
 from turnout.service.routes.routing import FLEET, ROUND, STREAM, Fleet, FleetName, Resource, caller_of
 from turnout.web.access import READERS, ROLES
@@ -27,26 +16,14 @@ QUERIES = Resource()
 #: The most clients that a list of the status names.
 MAX_NAMED = 1000
 #: What a stream sends: text, in which some programs find events before they look at the schema.
-STREAM_CONTENT = {
-    STREAM: {
-        "schema": {
-            "anyOf": [
-                {"type": "string", "title": "Text"},
-                {
-                    "type": "object",
-                    "title": "Event",
-                    "required": ["event", "data"],
-                    "properties": {
-                        "id": {"type": "string", "description": "Its number; of a state, that of the event before it."},
-                        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
-                        "data": {"type": "string", "description": "JSON, as in an export of the fleet."},
-                    },
-                },
-            ],
-            "examples": replies.read_examples()["Event"],
-        }
-    }
+_TEXT = {"type": "string", "title": "Text"}
+_LINES = {
+    "id": {"type": "string", "description": "Its number; of a state, that of the event before it."},
+    "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
+    "data": {"type": "string", "description": "JSON, as in an export of the fleet."},
 }
+_EVENT = {"type": "object", "title": "Event", "required": ["event", "data"], "properties": _LINES}
+STREAM_CONTENT = {STREAM: {"schema": {"anyOf": [_TEXT, _EVENT], "examples": replies.read_examples()["Event"]}}}
 ETAG = {"ETag": {"description": "The same as `etag`.", "schema": {"type": "string"}}}
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
@@ -78,14 +55,14 @@ def settings(calls: Fleet) -> Response:
 
     Send the `etag` as If-Match with an amendment, so that it is refused if somebody else has amended them meanwhile.
     """
-    data = settings_to_dict(calls.scheduler)
+    data = answers.settings_to_dict(calls.scheduler)
     return JSONResponse(data, headers={"etag": data["etag"]})
 
 
 @QUERIES.query(f"{FLEET}/clients", READERS, replies.ClientPage, refusals=[422])
 def list_clients(calls: Fleet, limit: Limit = 1000, after: After = None) -> Response:
     """Lists the clients in the order in which they joined."""
-    return JSONResponse(clients_to_dict(calls.scheduler, Page(limit, after)))
+    return JSONResponse(answers.clients_to_dict(calls.scheduler, answers.Page(limit, after)))
 
 
 @QUERIES.query(f"{FLEET}/round", READERS, replies.RoundState)
@@ -96,7 +73,7 @@ def round_state(calls: Fleet) -> Response:
     if opened is None:
         return JSONResponse({"open": None, "ready": False})
     cohort = [turn.id for turn in scheduler.history(round=opened.round)]
-    return JSONResponse({"open": open_round_to_dict(opened, cohort), "ready": scheduler.ready})
+    return JSONResponse({"open": answers.open_round_to_dict(opened, cohort), "ready": scheduler.ready})
 
 
 @QUERIES.query(f"{FLEET}/rounds/{ROUND}", READERS, replies.RoundPage, refusals=[410, 422])
@@ -107,13 +84,13 @@ def show_round(
     after: After = None,
 ) -> Response:
     """Shows a round, open or closed, and the outcomes of its turns."""
-    return JSONResponse(round_to_dict(calls.scheduler, round, Page(limit, after)))
+    return JSONResponse(answers.round_to_dict(calls.scheduler, round, answers.Page(limit, after)))
 
 
 @QUERIES.query(f"{FLEET}/turns", READERS, replies.Turns, refusals=[409, 422])
 def running(calls: Fleet, limit: Limit = 1000, after: After = None) -> Response:
     """Lists the turns whose results are not known yet."""
-    return JSONResponse(turns_to_dict(calls.scheduler, Page(limit, after)))
+    return JSONResponse(answers.turns_to_dict(calls.scheduler, answers.Page(limit, after)))
 
 
 @QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage, refusals=[409, 422])
@@ -129,19 +106,19 @@ def certificate(
 
     Between two answers, a client may move from one part of the list to another.
     """
-    return JSONResponse(certificate_to_dict(calls.scheduler, client, Page(limit, after)))
+    return JSONResponse(answers.certificate_to_dict(calls.scheduler, client, answers.Page(limit, after)))
 
 
 @QUERIES.query(f"{FLEET}/explanation", READERS, replies.ExplanationReply, refusals=[409, 422])
 def explain(calls: Fleet, client: ClientQuery, round: RoundQuery = None) -> Response:
     """Explains why a client was selected in a round, or what it lacked."""
-    return JSONResponse(explanation_to_dict(calls.scheduler.explain(client, round)))
+    return JSONResponse(answers.explanation_to_dict(calls.scheduler.explain(client, round)))
 
 
 @QUERIES.query(f"{FLEET}/history", READERS, replies.History, refusals=[422])
 def history(calls: Fleet, client: ClientQuery, limit: Limit = 100, after: After = None) -> Response:
     """Lists the turns of a client with their outcomes, the newest first."""
-    return JSONResponse(history_to_dict(calls.scheduler, client, Page(limit, after)))
+    return JSONResponse(answers.history_to_dict(calls.scheduler, client, answers.Page(limit, after)))
 
 
 @QUERIES.query(

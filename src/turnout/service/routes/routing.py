@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.live import Scheduler
-from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
-from turnout.service.access.callers import own_client
+from turnout.service.access import own_client
 from turnout.service.calls import FleetCalls, RequestKey, SteppedCall
 from turnout.service.errors import DeniedError, UnknownFleetError
+from turnout.service.routes import bodies
 from turnout.service.routes.bodies import execute_in_pieces, read_body
 from turnout.service.routes.waiting import PARAMETER, WaitingCheckIn, preferred_seconds
 from turnout.web.access import Caller, Role
@@ -252,7 +252,7 @@ class Resource:
                         calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, request)
                     )
                     return await held.answer(own_client(caller_of(request), body.client), seconds)
-                if in_steps is not None and len(body.offered) > internals.READ_AT_ONCE:
+                if in_steps is not None and len(body.offered) > bodies.READ_AT_ONCE:
                     stepped: SteppedCall = lambda fleet, answer: in_steps(fleet, body, answer)  # noqa: E731
                     text = await calls.execute(stepped, once, is_stepped=True)
                 elif is_stepped:

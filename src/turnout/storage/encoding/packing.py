@@ -8,6 +8,8 @@ Usually an array has no rows, and all its entries are stored. In the state of a 
 never selected and have the same values, and counters are small. Such an array is stored by rows: each as its most usual
 value, one bit per entry that says which entries differ, and those entries; integers have as few bytes as they need.
 Because each entry has at least one bit, a hostile file cannot need more than 64 times its size in memory.
+
+Of two states of the same form, only what differs can be stored: of a large fleet, a few entries of large arrays.
 """
 
 from __future__ import annotations
@@ -44,6 +46,10 @@ MAX_DIFFERENT = 0.5
 #: The bytes of the largest entry that a row can be stored without.
 MAX_ENTRY = 8
 _NARROW = tuple(map(np.dtype, ("<i1", "<i2", "<i4")))
+#: Begins the key of the indices of the entries of an array that differ, in the order of the rows.
+_INDICES = "@"
+#: If more than one of so many entries of an array differ, the array is stored as a whole.
+FEW = 16
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, Array], *, compact: bool = False) -> bytes:
@@ -257,3 +263,63 @@ def _stored_type(name: str, different: int | None, target: np.dtype[Any]) -> np.
     if different is not None and (different < 0 or target.itemsize > MAX_ENTRY):
         raise ValueError(f"{different} entries of {target.itemsize} bytes cannot be stored without the others")
     return stored
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what must be known of the state `after` if `before` is known, as a flat state.
+
+    Entries are compared bit by bit, so that NaN equals itself and −0.0 differs from 0.0.
+    """
+    differing: dict[str, Any] = {}
+    for key, value in after.items():
+        old = before.get(key)
+        if _is_comparable(old, value):
+            differs = _bits(old) != _bits(value)
+            if np.count_nonzero(differs) * FEW <= len(differs):
+                indices = np.flatnonzero(differs)
+                differing[_INDICES + key], value = indices, value.reshape(-1)[indices]
+        differing[key] = value
+    return differing
+
+
+def with_differences(before: Mapping[str, Any], differing: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the state `after` that `differences` was given; arrays of `before` may be changed for it."""
+    after = {}
+    with corruption_as_store_error():
+        for key, value in differing.items():
+            if not key.startswith(_INDICES):
+                indices = differing.get(_INDICES + key)
+                if indices is not None:
+                    entries, value = value, np.ascontiguousarray(before[key])
+                    value.reshape(-1)[indices] = entries
+                after[key] = value
+    return after
+
+
+def copied(state: Mapping[str, Any], into: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a flat state in the memory of another one: that of new arrays would take longer to get."""
+    copy = {}
+    for key, value in state.items():
+        copy[key] = value
+        if isinstance(value, np.ndarray):
+            array = into.get(key)
+            is_usable = isinstance(array, np.ndarray) and (array.dtype, array.shape) == (value.dtype, value.shape)
+            copy[key] = array if is_usable else np.empty_like(value)
+            np.copyto(copy[key], value)
+    return copy
+
+
+def _is_comparable(old: Any, new: Any) -> bool:
+    """Returns whether two values are arrays of the same form, whose entries can be compared bit by bit."""
+    return (
+        isinstance(old, np.ndarray)
+        and isinstance(new, np.ndarray)
+        and (old.dtype, old.shape) == (new.dtype, new.shape)
+        and new.ndim > 0
+        and new.dtype.kind in PLAIN_ARRAYS[:-1]
+        and new.dtype.itemsize <= MAX_ENTRY
+    )
+
+
+def _bits(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")

@@ -13,9 +13,8 @@ from typing import Literal
 
 from turnout.closing import close_on_error
 from turnout.errors import StoreError
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge
-from turnout.storage.files.holders import writing_processes
 from turnout.storage.files.identify import KINDS, SQLITE_MAGIC, describe_file
+from turnout.storage.files.lock import Acknowledged, acknowledge, writing_processes
 from turnout.storage.files.system import sync_file, sync_folder
 from turnout.storage.store import META, StoreKind
 
@@ -88,8 +87,10 @@ def create(path: Path, kind: StoreKind = RUNS, fill: Callable[[StoreConnection],
 
     The caller holds the lock of the writer.
     """
-    if _has_content(log := log_path(path)):
-        raise StoreError(f"{path} does not exist, but its log {log} does: restore the database, or move the log away")
+    if log_size(path):
+        raise StoreError(
+            f"{path} does not exist, but its log {log_path(path)} does: restore the database, or move the log away"
+        )
     counters = new_counters()
     with temporary_database(path) as temporary, closing(_connect(temporary, mode="rwc")) as connection:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
@@ -156,7 +157,7 @@ def connect_to_read(path: Path) -> StoreConnection:
     except BaseException as error:
         connection.close()
         is_missing = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
-        if not is_missing or os.access(path.parent, os.W_OK) or _has_content(log_path(path)):
+        if not is_missing or os.access(path.parent, os.W_OK) or log_size(path):
             raise
         return _connect_without_log(path)
     return connection
@@ -195,7 +196,7 @@ def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: b
     """
     (pages,), (page_size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
-    if size < pages * page_size and not _has_content(log_path(path)):
+    if size < pages * page_size and not log_size(path):
         raise _damaged(path, f"it has {size} of {pages * page_size} bytes")
     if size >= MAX_CHECKED:
         return
@@ -344,6 +345,12 @@ def log_path(path: Path) -> Path:
     return _with_suffix(path, "-wal")
 
 
+def log_size(path: Path) -> int:
+    """Returns the number of bytes of the write-ahead log; 0 if it does not exist."""
+    log = log_path(path)
+    return log.stat().st_size if log.exists() else 0
+
+
 def file_stamp(path: Path) -> tuple[int, ...]:
     """Returns numbers that change when a file is written."""
     status = path.stat()
@@ -352,7 +359,3 @@ def file_stamp(path: Path) -> tuple[int, ...]:
 
 def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0

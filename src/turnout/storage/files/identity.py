@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged, states_commit
-from turnout.storage.files.database import StoreConnection, log_path
+from turnout.storage.files.database import StoreConnection, log_path, log_size
 from turnout.storage.files.identify import connect_immutable
+from turnout.storage.files.lock import Acknowledged, lock_path, read_acknowledged, states_commit
 from turnout.storage.store import single_value
 
 #: For how long a file that looks overwritten must stay as it is until it is refused, in seconds: another process may be
@@ -64,8 +64,7 @@ def find_lost_commits(path: Path, db: StoreConnection) -> str:
 
 
 def _describe_log(path: Path) -> str:
-    log_file = log_path(path)
-    size = log_file.stat().st_size if log_file.exists() else 0
+    log_file, size = log_path(path), log_size(path)
     return f"its log {log_file.name} {f'was truncated or damaged ({size:,} bytes)' if size else 'is missing or empty'}"
 
 

@@ -1,30 +1,21 @@
-"""One connection to the file of a store: opened with all checks, changed in counted transactions."""
+"""One connection to the file of a store: opened with all checks, changed in counted transactions, and copied."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path
-from turnout.storage.files.database import (
-    TAKEOVER_WAIT_SECONDS,
-    WAIT_SECONDS,
-    StoreConnection,
-    check_integrity,
-    connect,
-    is_current,
-    log_path,
-    transaction,
-    translate_sqlite_errors,
-)
+from turnout.storage.files import database
+from turnout.storage.files.database import StoreConnection
 from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
-from turnout.storage.files.lock import Writer, WriterLock, running_writer
+from turnout.storage.files.lock import Acknowledged, Writer, WriterLock, acknowledge, lock_path, running_writer
 from turnout.storage.files.system import sync_file, sync_folder
 from turnout.storage.store import Access, Store, StoreKind, single_value
 
@@ -32,6 +23,8 @@ log = get_log("turnout.lab")
 
 #: How long closing waits for other processes, in seconds.
 CLOSE_WAIT_SECONDS = 1.0
+#: The number of pages that are copied at a time.
+PAGES = 2000
 
 
 class StoreFile(Store[StoreConnection]):
@@ -75,14 +68,14 @@ class StoreFile(Store[StoreConnection]):
     def connection(self) -> StoreConnection:
         """The connection; raises StoreError if the file was closed, or opened by another process."""
         db = super().connection
-        if not db.in_transaction and not is_current(db, self.path):
+        if not db.in_transaction and not database.is_current(db, self.path):
             db.close()  # the file system can be written elsewhere
-            db = self._connection = connect(self.path, self._kind, "read")
+            db = self._connection = database.connect(self.path, self._kind, "read")
         return db
 
     def translating(self) -> AbstractContextManager[None]:
         """Opens a block in which errors of SQLite and of the file system become StoreErrors that state what to do."""
-        return translate_sqlite_errors(self.path)
+        return database.translate_sqlite_errors(self.path)
 
     def _begin(self, access: Literal["read", "write"]) -> tuple[StoreConnection, object]:
         db = self.connection
@@ -128,8 +121,7 @@ class StoreFile(Store[StoreConnection]):
     @property
     def log_bytes(self) -> int:
         """The size of the write-ahead log."""
-        log_file = log_path(self.path)
-        return log_file.stat().st_size if log_file.exists() else 0
+        return database.log_size(self.path)
 
     @property
     def changes(self) -> int:
@@ -181,13 +173,13 @@ class StoreFile(Store[StoreConnection]):
                 "noticed: delete the other name, or write a copy"
             )
         # Before anything is written, not even a lock file, and without a connection that could change the log.
-        self._connection = connect(self.path, self._kind, "check")
+        self._connection = database.connect(self.path, self._kind, "check")
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
         problem = find_lost_commits(self.path, self._connection)
-        if problem and not is_current(self._connection, self.path):
+        if problem and not database.is_current(self._connection, self.path):
             self._connection.close()  # another process has opened the file meanwhile: its commits are in the log
-            self._connection = connect(self.path, self._kind, "read")
+            self._connection = database.connect(self.path, self._kind, "read")
             problem = find_lost_commits(self.path, self._connection)
         if problem and not accept_older:
             raise StoreError(
@@ -201,12 +193,12 @@ class StoreFile(Store[StoreConnection]):
             log.warning("%s. The older state was accepted", problem)
         if self.access != "read" or self._connection.stamp is not None:
             self._connection.close()
-            self._connection = connect(self.path, self._kind, "read" if self.access == "read" else "write")
-        check_integrity(self._connection, self.path, thoroughly=thoroughly)
+            self._connection = database.connect(self.path, self._kind, "read" if self.access == "read" else "write")
+        database.check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
-            self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS)
+            self.wait_at_most(database.TAKEOVER_WAIT_SECONDS if takeover else database.WAIT_SECONDS)
             self._start_counting(self._connection, accept_older)
-            self.wait_at_most(WAIT_SECONDS)
+            self.wait_at_most(database.WAIT_SECONDS)
             if self._lock is not None:
                 self._lock.confirm_takeover()
         elif self.access == "report":
@@ -221,7 +213,7 @@ class StoreFile(Store[StoreConnection]):
         with lock_path(self.path).open("r+b") as lock_file:
             sync_file(lock_file.fileno())
         sync_folder(self.path.parent)
-        with transaction(db):
+        with database.transaction(db):
             newest = self._count_commit(db)
             self._claim(db)  # a takeover counts only if this is committed
         self._acknowledge(db, newest)
@@ -251,7 +243,7 @@ class StoreFile(Store[StoreConnection]):
         """Moves the log into the file and clears the mark, unless other processes prevent it or have taken over."""
         try:
             db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")
-            with transaction(db):
+            with database.transaction(db):
                 self._check_same_file(db)
                 self._check_epoch(db)
                 newest = self._count_commit(db)
@@ -296,3 +288,55 @@ class StoreFile(Store[StoreConnection]):
         """Raises StoreError if nobody would find the changes of a connection."""
         if self._identity is not None:
             self._identity.check(db)
+
+
+def back_up(
+    path: Path,
+    copy: Path,
+    kind: StoreKind,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    check: Callable[[StoreConnection], None] = lambda _: None,
+) -> None:
+    """Writes a complete copy of a store, with everything that is still in its log; other processes may go on writing.
+
+    If that fails, nothing is left of the copy.
+
+    Args:
+        path: The file to copy. If it has lost commits it is refused, like at any other opening.
+        copy: The file to write, which must not exist.
+        kind: The kind of file to accept.
+        progress: Called with the number of pages that were copied, and of all pages.
+        check: Called with a connection to the copy, before it has its name.
+    """
+    if copy.exists():
+        raise StoreError(f"{copy} exists already: choose another path, or move it away")
+    if not copy.parent.is_dir():
+        raise StoreError(f"there is no folder {copy.parent}: create it, or choose another path")
+    # In a read transaction all steps copy the same state, whatever is written in the meantime.
+    with (
+        closing(StoreFile(path, kind, "read")) as source,
+        source.reading() as db,
+        _naming(copy),
+        database.temporary_database(copy) as temporary,
+        closing(sqlite3.connect(temporary, isolation_level=None, factory=StoreConnection)) as target,
+    ):
+        db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        db.backup(target, pages=PAGES, progress=lambda _, left, total: progress(total - left, total))
+        target.execute("UPDATE meta SET value = '0' WHERE key = 'in_use'")
+        check(target)
+        target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def _naming(copy: Path) -> Iterator[None]:
+    """Converts errors into a StoreError about the copy, except those about damage, which is in the source."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+            raise
+        with database.translate_sqlite_errors(copy):
+            raise
+    except OSError:
+        with database.translate_sqlite_errors(copy):
+            raise

@@ -1,4 +1,4 @@
-"""What the store needs from the operating system: locks of files, flushes to disk, and which processes run.
+"""What the store needs from the operating system: locks of files, flushes to disk, atomic writes, running processes.
 
 Linux and macOS lock files with `fcntl`, Windows with `msvcrt`. A lock belongs to the open file: it ends when the file
 is closed or its process ends, and two openings of one process exclude each other too.
@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import struct
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
-from turnout.errors import StoreError
+from turnout.errors import SettingError, StoreError
 
 fcntl: ModuleType | None
 msvcrt: ModuleType | None
@@ -142,3 +146,24 @@ def _is_running_on_windows(process: int) -> bool:
         return bool(kernel.WaitForSingleObject(ctypes.c_void_p(handle), 0) == timeout)
     finally:
         kernel.CloseHandle(ctypes.c_void_p(handle))
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Opens a temporary file for writing and renames it to `path` on success.
+
+    If writing fails, a file that already exists at `path` is left unchanged.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                sync_file(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ import psycopg
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
-from turnout.storage.postgres.connection import PostgresConnection
+from turnout.storage.postgres.connection import LEASE_SECONDS, PostgresConnection
 
 log = get_log("turnout.live")
 #: The number of the database's history, which changes when a replica takes its place.
@@ -23,9 +23,9 @@ LEASE = (
     "SELECT writer, expires, GREATEST(EXTRACT(EPOCH FROM expires - clock_timestamp()), 0)::float, timeline, "
     f"CASE WHEN pg_is_in_recovery() THEN timeline ELSE {TIMELINE} END FROM control"
 )
-#: How long a lease lasts, and how often it is renewed meanwhile; and after how many seconds PostgreSQL ends a
+#: How often a lease is renewed while it lasts; and after how many seconds PostgreSQL ends a
 #: transaction in which nothing happens, because its process was stopped or cut off: its locks are released then.
-LEASE_SECONDS, RENEWALS, IDLE_SECONDS = 3.0, 4, 6.0
+RENEWALS, IDLE_SECONDS = 4, 6.0
 #: The connection over which it is renewed; a renewal that is lost in a crash is repeated, or the lease is taken.
 CONNECTION: dict[str, Any] = {
     "seconds": LEASE_SECONDS / RENEWALS,

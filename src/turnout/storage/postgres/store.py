@@ -27,18 +27,8 @@ from turnout.errors import InterruptedCallError, OtherWriterError, StoreError
 from turnout.log import get_log
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
-from turnout.storage.postgres.connection import PostgresConnection, identifier, is_lost, translate_postgres_errors
-from turnout.storage.postgres.lease import (
-    END_SILENT,
-    IDLE_SECONDS,
-    LEASE,
-    LEASE_SECONDS,
-    RENEWALS,
-    RENEWED,
-    TIMELINE,
-    Lease,
-    LeaseKeeper,
-)
+from turnout.storage.postgres import lease as leasing
+from turnout.storage.postgres.connection import LEASE_SECONDS, PostgresConnection, is_lost, translate_postgres_errors
 from turnout.storage.store import Access, Store, StoreKind, single_value
 
 log = get_log("turnout.live")
@@ -53,7 +43,7 @@ BEGIN = """BEGIN;
 WITH own AS (INSERT INTO sessions VALUES ('{session}', {number}, clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET number = excluded.number, at = excluded.at)
 UPDATE control SET commits = commits + 1{lease} RETURNING commits"""
-TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?, timeline = {TIMELINE}, {RENEWED}
+TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?, timeline = {leasing.TIMELINE}, {leasing.RENEWED}
 WHERE ? OR expires < clock_timestamp() RETURNING epoch"""
 #: Statements that bring a schema of a format to the next one.
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
@@ -89,7 +79,7 @@ class PostgresStore(Store[PostgresConnection]):
         self._seen = self._counted = 0  # the number of commits that were acknowledged, and with the open transaction
         self._began = 0.0  # when that one began
         self._accepts_older, self._epoch = accept_older, 0
-        self._keeper: LeaseKeeper | None = None
+        self._keeper: leasing.LeaseKeeper | None = None
         with close_on_error(self), self.translating():
             self._connection = self._connect()
             if access == "write":
@@ -103,7 +93,7 @@ class PostgresStore(Store[PostgresConnection]):
     # Connections
 
     def _connect(self) -> PostgresConnection:
-        writing = {"target_session_attrs": "read-write", "idle_seconds": IDLE_SECONDS}
+        writing = {"target_session_attrs": "read-write", "idle_seconds": leasing.IDLE_SECONDS}
         options: dict[str, Any] = {} if self.access == "read" else writing
         db = PostgresConnection(self.address, seconds=self._wait, **options)
         if self._seen:
@@ -138,7 +128,7 @@ class PostgresStore(Store[PostgresConnection]):
         if db.in_transaction:  # an interrupted call has left it open
             db.execute("ROLLBACK")
         self._number += 1
-        lease = f", {RENEWED} WHERE epoch = {self._epoch}" if self._epoch else ""
+        lease = f", {leasing.RENEWED} WHERE epoch = {self._epoch}" if self._epoch else ""
         try:
             token = db.begin(BEGIN.format(session=self._session, number=self._number, lease=lease))
             row = db.answer.fetchone()
@@ -154,8 +144,8 @@ class PostgresStore(Store[PostgresConnection]):
 
     def _commit(self, db: PostgresConnection) -> None:
         number, counted = self._number, self._counted
-        has_lasted = self._epoch and time.monotonic() - self._began > LEASE_SECONDS / RENEWALS
-        renew = f"UPDATE control SET {RENEWED}; " if has_lasted else ""
+        has_lasted = self._epoch and time.monotonic() - self._began > LEASE_SECONDS / leasing.RENEWALS
+        renew = f"UPDATE control SET {leasing.RENEWED}; " if has_lasted else ""
         try:
             db.raw.execute(f"{renew}COMMIT")
         except psycopg.Error as error:
@@ -232,8 +222,8 @@ class PostgresStore(Store[PostgresConnection]):
         """Makes this process the writer, after the lease of one that was killed has expired."""
         self.wait_at_most(TAKEOVER_WAIT_SECONDS if takeover else LEASE_SECONDS)
         if not takeover:  # so that it soon sees whether the holder of the lock still does anything
-            self.connection.wait_at_most(LEASE_SECONDS / RENEWALS)
-        first, until = None, time.monotonic() + LEASE_SECONDS + IDLE_SECONDS
+            self.connection.wait_at_most(LEASE_SECONDS / leasing.RENEWALS)
+        first, until = None, time.monotonic() + LEASE_SECONDS + leasing.IDLE_SECONDS
         while True:
             try:
                 lease = self._read_lease()
@@ -259,7 +249,7 @@ class PostgresStore(Store[PostgresConnection]):
                 self.address,
             )
         self.wait_at_most(WAIT_SECONDS)
-        self._keeper = LeaseKeeper(self.address, self._epoch, lambda: self._connection)
+        self._keeper = leasing.LeaseKeeper(self.address, self._epoch, lambda: self._connection)
         log.event(logging.INFO, "lease", fleet=self.address.name, epoch=self._epoch, writer=str(Writer.current()))
 
     def _try_to_take(self, takeover: bool) -> bool:
@@ -275,14 +265,14 @@ class PostgresStore(Store[PostgresConnection]):
             if takeover or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
             with self.reading() as db:
-                db.execute(END_SILENT)
+                db.execute(leasing.END_SILENT)
             return False
         self._epoch = int(row[0])
         return True
 
-    def _read_lease(self) -> Lease:
+    def _read_lease(self) -> leasing.Lease:
         with self.reading() as db:
-            return Lease(*db.execute(LEASE).fetchone())
+            return leasing.Lease(*db.execute(leasing.LEASE).fetchone())
 
     @property
     def writer(self) -> str | None:
@@ -350,7 +340,7 @@ class PostgresStore(Store[PostgresConnection]):
             db.wait_at_most(VACUUM_WAIT_SECONDS)
             try:
                 for (table,) in db.execute(tables, (self.address.schema,)).fetchall():
-                    db.raw.execute(sql.SQL("VACUUM (FULL) {}").format(identifier(table)))
+                    db.raw.execute(sql.SQL("VACUUM (FULL) {}").format(sql.Identifier(table)))
             except psycopg.errors.LockNotAvailable:
                 log.warning("%s is being read, and could not be rewritten", self.address)
                 return False

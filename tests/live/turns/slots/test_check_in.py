@@ -17,10 +17,11 @@ from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
-from turnout.live._internals import SlotNews, listen, news_since
+from turnout.live._internals import listen, news_since
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
 from turnout.live.turns.slots.filling import ended_turns
 from turnout.live.turns.slots.records import RunningTurnRecord
+from turnout.live.turns.slots.turns import SlotNews
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 

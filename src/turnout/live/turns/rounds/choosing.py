@@ -17,9 +17,9 @@ from turnout.live import clock
 from turnout.live.clock import boot_id, now
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import REPORT_CONFIDENCE, SchedulerSettings
+from turnout.live.turns.clients import probability_at_least
 from turnout.live.turns.offering import build_offer, deadline_of, learnable_contexts, record_offer
 from turnout.live.turns.records import RecordedOffer
-from turnout.live.turns.reliability import probability_at_least
 from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.state import Fleet
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
-from turnout.live.turns.outcomes import OUTCOME_OF_KIND
+from turnout.live.turns.records import OUTCOME_OF_KIND
 from turnout.live.turns.rounds.records import CLOSE, ClosedRound, unpack_closed
 from turnout.live.turns.state import Fleet
 

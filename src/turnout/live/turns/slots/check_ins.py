@@ -19,7 +19,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.pace.prices import ClientPrices
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.live import clock
-from turnout.live.turns.slots.offering import Hold, client_prices
+from turnout.live.turns.slots.filling import Hold, client_prices
 from turnout.live.turns.slots.records import EndedTurns, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.slots.turns import Wait

@@ -15,7 +15,7 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.live.clock import wall_seconds
-from turnout.live.turns.outcomes import OUTCOME_OF_KIND
+from turnout.live.turns.records import OUTCOME_OF_KIND
 from turnout.live.turns.slots.records import FILL, EndedTurns, FilledSlots, unpack_fill
 from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy, prefixed, subset

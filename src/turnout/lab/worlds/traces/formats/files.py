@@ -14,8 +14,8 @@ from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.readers import TraceFormatError, read_csv, read_npz, write_csv, write_npz
 from turnout.lab.worlds.traces.formats.tables import Problem, TraceLayout, build_traces
-from turnout.storage.files.atomic import atomic_write
 from turnout.storage.files.identify import not_a
+from turnout.storage.files.system import atomic_write
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
 MAX_PROBLEMS = 10_000

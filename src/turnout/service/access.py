@@ -1,4 +1,4 @@
-"""Access tokens of a fleet: who may call the service, and in which role.
+"""Access tokens of a fleet: who may call the service, in which role, and how often.
 
 They are in the fleet, which contains only digests of the secrets. A secret has 256 random bits, so nobody
 can find it by trying, and a fast digest is as good as a slow one.
@@ -9,29 +9,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 
 from turnout.closing import Closable, close_on_error
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.live._internals import (
-    FLEET,
-    TOKENS,
-    TOKENS_BY_CLIENT,
-    check_client_id,
-    has_tokens,
-    note_tokens_changed,
-    tokens_version,
-)
+from turnout.live import _internals as internals
+from turnout.service.errors import DeniedError, MissingClientError
 from turnout.storage.address import DatabaseAddress
 from turnout.storage.opening import open_store, store_exists
 from turnout.storage.store import Location
-from turnout.web.access import ROLES, Role
+from turnout.web.access import ROLES, UNLIMITED, Allowance, Caller, Role
 
 PREFIX = "turnout"
 ID_BYTES, SECRET_BYTES = 6, 32
@@ -52,6 +48,8 @@ MAX_KNOWN = 50_000
 _COLUMNS = "id, role, client, label, created, expires, revoked"
 #: Compared with the digest of a secret whose token does not exist, so that the answer takes the same time.
 _NO_DIGEST = bytes(32)
+#: The most tokens whose use is remembered; of more, those that were not used for the longest time are forgotten.
+MAX_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class FleetTokens(Closable):
         if not store_exists(fleet):
             raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
         self.fleet = fleet
-        self._file = open_store(fleet, FLEET, "read" if read_only else "report")
+        self._file = open_store(fleet, internals.FLEET, "read" if read_only else "report")
         self._watch: _Watch | None = None
         # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
         self._known: dict[bytes, Token] = {}
@@ -146,7 +144,7 @@ class FleetTokens(Closable):
         if role != "device" and clients:
             raise SettingError(f"a token of the role {role} belongs to no client: leave out clients")
         for client in clients:
-            check_client_id(client, SettingError)
+            internals.check_client_id(client, SettingError)
         if len(label) > MAX_LABEL:
             raise SettingError(f"label must have at most {MAX_LABEL} characters, got {len(label)}")
         if days is not None and not 0 < days <= MAX_DAYS:
@@ -157,11 +155,11 @@ class FleetTokens(Closable):
         rows = [(new.token.id, _digest(new.text), role, new.token.client, label, created, expires) for new in made]
         for start in range(0, len(rows), MAX_AT_ONCE):
             with self._file.writing() as db:
-                db.execute(TOKENS)
-                db.execute(TOKENS_BY_CLIENT)
+                db.execute(internals.TOKENS)
+                db.execute(internals.TOKENS_BY_CLIENT)
                 part = rows[start : start + MAX_AT_ONCE]
                 db.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", part)
-                note_tokens_changed(db)
+                internals.note_tokens_changed(db)
         return made
 
     def list(self) -> list[Token]:
@@ -177,7 +175,7 @@ class FleetTokens(Closable):
         self._require()
         with self._file.writing() as db:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
-            note_tokens_changed(db)
+            internals.note_tokens_changed(db)
             self._known.clear()
             row = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
         if row is None:
@@ -233,7 +231,7 @@ class FleetTokens(Closable):
         changes = self._file.changes
         if changes != self._changes:
             with self._file.reading() as db:
-                version = tokens_version(db)
+                version = internals.tokens_version(db)
             if version != self._version:
                 self._known.clear()
             self._changes, self._version = changes, version
@@ -252,7 +250,7 @@ class FleetTokens(Closable):
 
     def _require(self) -> None:
         with self._file.reading() as db:
-            if not has_tokens(db):
+            if not internals.has_tokens(db):
                 raise StoreError(f"{self.fleet} has no tokens: create one first", argument="token")
 
 
@@ -264,7 +262,7 @@ class _Watch:
 
     def __init__(self, fleet: DatabaseAddress) -> None:
         self.problem: StoreError | None = None  # why the database cannot be read now
-        self._store, self._version = open_store(fleet, FLEET, "read"), 0
+        self._store, self._version = open_store(fleet, internals.FLEET, "read"), 0
         with close_on_error(self._store):
             self._store.wait_at_most(WAIT_SECONDS)
             self._read()
@@ -281,7 +279,7 @@ class _Watch:
     def _read(self) -> None:
         try:
             with self._store.reading() as db:
-                self._version, self.problem = tokens_version(db), None
+                self._version, self.problem = internals.tokens_version(db), None
         except StoreError as error:
             self.problem = error
 
@@ -309,3 +307,92 @@ def _generate(role: Role, client: str | None, label: str, created: float, expire
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def own_client(caller: Caller, client: str | None) -> str:
+    """Returns the client for which a request is made: devices may leave it out, and must not name another.
+
+    Raises:
+        DeniedError: If a device names another client.
+        MissingClientError: If no client is named.
+    """
+    if caller.client is not None and client not in (None, caller.client):
+        raise DeniedError(f"this token is of the device {caller.client!r}: it cannot call for {client!r}")
+    named = client if client is not None else caller.client
+    if named is None:
+        raise MissingClientError("client is missing: name the client")
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The calls per second that a token may send, on average; None for no limit.
+
+    After a pause, it may send those of three seconds at once, and ten at least.
+
+    Attributes:
+        device: The rate of a device, which calls a few times for a turn.
+        other: The rate of servers, operators and viewers.
+    """
+
+    device: float | None = 10.0
+    other: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("device", "other"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate < float("inf"):
+                raise SettingError(f"the rate of calls must be positive, got {rate}", argument=name)
+
+    def of(self, caller: Caller) -> float | None:
+        """Returns the rate of a caller; a service without tokens cannot tell its callers apart, and has no limit."""
+        if not caller.token:
+            return None
+        return self.device if caller.role == "device" else self.other
+
+
+class RateLimiter:
+    """Counts the calls of each token: every call takes one from a stock that grows with time.
+
+    >>> seconds = [0.0]
+    >>> limiter = RateLimiter(Rates(device=2.0), clock=lambda: seconds[0])
+    >>> phone = Caller("device", "fleet", "phone-1", "token-1")
+    >>> [limiter.count(phone).seconds for _ in range(11)] == [0.0] * 10 + [0.5]
+    True
+    >>> seconds[0] = 0.5
+    >>> limiter.count(phone)
+    Allowance(seconds=0.0, headers=((b'ratelimit-policy', b'"token";q=10;w=5'), (b'ratelimit', b'"token";r=0;t=5')))
+
+    Args:
+        rates: The rates.
+        clock: Returns the present time in seconds.
+    """
+
+    def __init__(self, rates: Rates, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rates, self._clock = rates, clock
+        self._stocks: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the stock of a token, and when it was so
+
+    def count(self, caller: Caller) -> Allowance:
+        """Counts a call; returns whether the caller may call, and how often it may still do so."""
+        rate = self._rates.of(caller)
+        if rate is None:
+            return UNLIMITED
+        most, now = max(10.0, 3 * rate), self._clock()
+        stock, since = self._stocks.pop(caller.token, (most, now))
+        stock = min(most, stock + (now - since) * rate)
+        is_allowed = stock >= 1
+        left = stock - 1 if is_allowed else stock
+        self._stocks[caller.token] = (left, now)
+        if len(self._stocks) > MAX_REMEMBERED:
+            self._stocks.popitem(last=False)
+        state = b'"token";r=%d;t=%d' % (left, math.ceil((most - left) / rate))
+        return Allowance(0.0 if is_allowed else (1 - stock) / rate, (_policy(most, rate), (b"ratelimit", state)))
+
+
+@cache
+def _policy(most: float, rate: float) -> tuple[bytes, bytes]:
+    """Returns the header with the largest number of calls at once, and the seconds after which they are allowed again.
+
+    It has the form of a draft of the IETF, as that with the calls that are left.
+    """
+    return b"ratelimit-policy", b'"token";q=%d;w=%d' % (most, math.ceil(most / rate))

@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from turnout.counting import pluralize
 from turnout.kernel.certificate import TimeUnit
-from turnout.live.audit.doctor.findings import CheckResult, forgotten_rows, snapshot_event
-from turnout.live.journal.amendments import AMEND, amendments, initial_settings, settings_at
 from turnout.live.journal.answers import stored_answers
-from turnout.live.journal.journal import Journal
+from turnout.live.journal.journal import AMEND, Journal, amendments, initial_settings, settings_at
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
 from turnout.live.journal.summary import has_all_availability, read_summary, read_summary_state, read_totals
-from turnout.live.turns.outcomes import KINDS, RETURNED
-from turnout.live.turns.records import (
-    LateTimes,
-    RecordedOffer,
-    Turn,
-    digest_of,
-    offer_digest,
-    signals_at,
-    turn_from_row,
-    unpack_offer,
-)
+from turnout.live.turns import records
 from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
 from turnout.storage.store import Connection
+
+#: The largest number of problems that one message lists; the others are only counted.
+MAX_LISTED = 5
+RESTORE = "restore the file from a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of checking one part of a fleet's file.
+
+    Attributes:
+        part: The name of the part.
+        ok: Whether it is intact; None for information that is neither right nor wrong.
+        message: What was found.
+        remedy: What to do if the part is damaged; otherwise empty.
+    """
+
+    part: str
+    ok: bool | None
+    message: str
+    remedy: str = ""
+
+    def to_dict(self) -> dict[str, str | bool | None]:
+        """Returns the finding for JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class CheckResult:
+    """The result of one check: a summary for an intact part, and the problems that were found."""
+
+    summary: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE) -> Finding:
+    """Runs a check and returns its finding; an exception of the check is a finding as well."""
+    try:
+        result = check()
+    except Exception as error:  # damaged bytes can raise any exception
+        return Finding(part, False, f"cannot be read ({' '.join(str(error).split())})", remedy)
+    if not result.problems:
+        return Finding(part, True, result.summary)
+    more = f"; and {len(result.problems) - MAX_LISTED:,} more" if len(result.problems) > MAX_LISTED else ""
+    return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
+
+
+def forgotten_rows(db: Connection) -> set[int]:
+    """Returns the rows of the clients that were forgotten."""
+    summary = read_summary(db)
+    kept = db.execute("SELECT data FROM events WHERE kind = 'forget' AND seq > ?", (summary.event,))
+    return {*summary.forgotten, *(int(json.loads(data)["row"]) for (data,) in kept)}
+
+
+def snapshot_event(db: Connection) -> int:
+    """Returns the number of the event after which the last snapshot was taken; 0 if there is none."""
+    return int(db.execute("SELECT COALESCE(MAX(seq), 0) FROM snapshot").fetchone()[0])
 
 
 class RecordedOutcome(NamedTuple):
@@ -61,7 +108,7 @@ class TurnEvent(NamedTuple):
     last: int
     given: list[tuple[int, int]]
     ended: list[tuple[int, int, RecordedOutcome]]
-    late: LateTimes
+    late: records.LateTimes
     has_availability: bool
 
 
@@ -86,7 +133,7 @@ def turn_events(db: Connection) -> Iterator[TurnEvent]:
             columns = (own.kinds, own.seconds, own.losses)
         outcomes = zip(turns, *(column.tolist() for column in columns), strict=True)
         ended = [
-            (*turn, RecordedOutcome(kind, seconds, loss, signals_at(signals, index)))
+            (*turn, RecordedOutcome(kind, seconds, loss, records.signals_at(signals, index)))
             for index, (turn, kind, seconds, loss) in enumerate(outcomes)
         ]
         yield TurnEvent(seq, first, last, given, ended, late, mask is not None)
@@ -103,7 +150,7 @@ def check_events(db: Connection) -> CheckResult:
             previous = bytes.fromhex(boundaries[seq - 1])
         if seq != expected:
             result.problems.append(f"event {expected} is missing")
-        elif digest != digest_of(previous, kind, data):
+        elif digest != records.digest_of(previous, kind, data):
             result.problems.append(f"event {seq} ({kind}) does not match its digest")
         previous, expected = digest, seq + 1
         kinds[kind] += 1
@@ -140,7 +187,7 @@ def check_turns(db: Connection, unit: TimeUnit) -> CheckResult:
     is_open = {number for (number,) in db.execute("SELECT round FROM open_round")}
     given, learned, problems = _replay_turns(db, unit, after)
     result.problems.extend(problems)
-    for turn, is_intact in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row").fetchall()):
+    for turn, is_intact in map(records.turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row").fetchall()):
         count += 1
         key, what = (turn.round, turn.row), f"the turn of {turn.id!r} in {unit} {turn.round}"
         if not is_intact:
@@ -204,15 +251,15 @@ def _replay_turns(
     return given, learned, problems
 
 
-def _outcome_problems(turn: Turn, what: str, outcome: RecordedOutcome) -> Iterator[str]:
+def _outcome_problems(turn: records.Turn, what: str, outcome: RecordedOutcome) -> Iterator[str]:
     """Yields where a turn differs from the outcome that an event has."""
     kind, seconds, loss, signals = outcome
-    if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+    if turn.kind != records.KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
         recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
-        yield f"{what} ended as {KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}{recorded}"
-    if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+        yield f"{what} ended as {records.KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}{recorded}"
+    if records.KINDS[kind] in records.RETURNED and turn.loss != (None if math.isnan(loss) else loss):
         yield f"{what} ended with loss {loss:g}, but is recorded with loss {turn.loss}"
-    if KINDS[kind] in RETURNED and turn.signals != signals:
+    if records.KINDS[kind] in records.RETURNED and turn.signals != signals:
         yield f"{what} ended with the signals {signals}, but is recorded with {turn.signals}"
 
 
@@ -226,8 +273,8 @@ def check_offers(db: Connection, unit: TimeUnit) -> CheckResult:
     ):
         count += 1
         try:
-            is_intact = digest == offer_digest(round_, available, data)
-            offer = unpack_offer(data, available) if is_intact else None
+            is_intact = digest == records.offer_digest(round_, available, data)
+            offer = records.unpack_offer(data, available) if is_intact else None
         except Exception as error:  # the other offers can still be checked
             result.problems.append(f"the offer of {unit} {round_} cannot be unpacked ({error})")
             continue
@@ -241,7 +288,7 @@ def check_offers(db: Connection, unit: TimeUnit) -> CheckResult:
     return result
 
 
-def _agrees(offer: RecordedOffer, invited: list[int]) -> bool:
+def _agrees(offer: records.RecordedOffer, invited: list[int]) -> bool:
     """Returns whether these clients were selected from an offer, and all of them were available."""
     available, contexts = np.flatnonzero(offer.available), offer.contexts
     has_contexts = contexts is None or len(contexts) == len(available)

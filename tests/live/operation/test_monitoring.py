@@ -1,14 +1,107 @@
+"""Figures about a running scheduler, and the events that it logs."""
+
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from live.fleets import OpenFleet, play_round
+from live.fleets import OpenFleet, named, offered, play_round, take_snapshot
+from postgres import is_file
 from tracking.recording import Broken, Recording
-from turnout.errors import SettingError, StoreError
-from turnout.live import FleetReader, Scheduler
+from turnout.errors import ReportError, SettingError, StoreError
+from turnout.live import FleetReader, Reporter, Scheduler
+from turnout.live._internals import WriterMetrics
+
+
+def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
+    figures = open_fleet().metrics()
+    assert (figures.round, figures.open_round_seconds, figures.seconds_since_report) == (0, None, None)
+    assert (figures.turns_behind, figures.refused_reports, figures.snapshot_age_rounds) == (None, 0, 0)
+    assert figures.file_bytes > 0
+
+
+def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.25})
+    for _ in range(3):
+        play_round(scheduler, offered(*named(4)))
+    before = scheduler.metrics()
+    assert (before.round, before.open_round_seconds, before.snapshot_age_rounds) == (3, None, 3)
+    assert before.turns_behind == float(scheduler.certificate().behind.max())
+    assert before.commit_seconds_median is not None
+    assert before.commit_seconds_largest is not None
+    assert 0 < before.commit_seconds_median <= before.commit_seconds_largest
+    assert (before.log_bytes > 0) == is_file(scheduler.path)
+    a, b = scheduler.choose(offered(*named(4)))
+    opened = scheduler.metrics()
+    assert (opened.round, opened.seconds_since_report) == (4, None)
+    assert opened.commits == before.commits + 1
+    with Reporter(scheduler.path) as reporter:
+        reporter.report(a, 2.0)
+    reported = scheduler.metrics()
+    assert reported.commits == before.commits + 2
+    assert reported.seconds_since_report is not None
+    assert opened.open_round_seconds is not None
+    assert reported.open_round_seconds is not None
+    assert 0 <= opened.open_round_seconds <= reported.open_round_seconds
+    with pytest.raises(ReportError):
+        scheduler.report(a, 3.0)
+    scheduler.report(b, 2.0)
+    scheduler.close_round()
+    take_snapshot(scheduler)
+    after = scheduler.metrics()
+    assert (after.refused_reports, after.snapshot_age_rounds, after.open_round_seconds) == (1, 0, None)
+    assert set(after.to_dict()) >= {"round", "commits", "log_bytes", "turns_behind"}
+    with FleetReader(scheduler.path) as reader:
+        assert reader.round == 4
+
+
+def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    with FleetReader(scheduler.path) as reader:
+        assert reader.writer() == WriterMetrics()
+        assert reader.writer().snapshot_age == 0
+        play_round(scheduler, offered(*named(4)))
+        a, _ = scheduler.choose(offered(*named(4)))
+        scheduler.report(a, 3.0)
+        with pytest.raises(ReportError):
+            scheduler.report(a, 4.0)
+        assert reader.writer().refused_reports == 0
+        scheduler.close_round()
+        figures = reader.writer()
+        assert figures.refused_reports == 1
+        assert figures.commit_seconds_median is not None
+        assert figures.commit_seconds_largest is not None
+        assert 0 < figures.commit_seconds_median <= figures.commit_seconds_largest
+        assert figures.snapshot_age == 2
+        take_snapshot(scheduler)
+        assert reader.writer().snapshot_age == 0
+
+
+def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "turnout.live")
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    first, second = scheduler.choose(offered("a phone", "b=c"))
+    scheduler.report(first, 2.5)
+    with pytest.raises(ReportError):
+        scheduler.report(first, 3.5)
+    scheduler.report_failure(second, 'the "battery" died')
+    scheduler.close_round()
+    events: list[Any] = [record for record in caplog.records if getattr(record, "event", "lease") != "lease"]
+    assert [record.event for record in events] == ["choose", "report", "refuse", "report", "close"]
+    assert [record.getMessage() for record in events if record.event != "refuse"] == [
+        "choose fleet=fleet.turnout round=1 available=2 chosen=2 deadline=10",
+        "report fleet=fleet.turnout client='a phone' seconds=2.5 new=True",
+        "report fleet=fleet.turnout client='b=c' why='the \"battery\" died' new=True",
+        "close fleet=fleet.turnout round=1 arrived=1 redundant=0 cut_off=0 late=0 failed=1",
+    ]
+    assert events[1].values["client"] == "a phone"
+    assert events[1].filename == "session.py"
+
 
 IDS = [f"c{number}" for number in range(6)]
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}

@@ -8,24 +8,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from turnout.errors import StoreError
+import numpy as np
+
+from turnout.counting import pluralize
+from turnout.errors import PluginError, StoreError, TurnoutError
 from turnout.kernel.certificate import TimeUnit
-from turnout.live.audit.doctor import tables
-from turnout.live.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check
-from turnout.live.audit.doctor.memory import can_replay, check_state
+from turnout.live.audit import tables
+from turnout.live.audit.tables import RESTORE, CheckResult, Finding, run_check, snapshot_event, why_not_replayed
 from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState, load, stored_features
 from turnout.live.journal.schema import FLEET
+from turnout.live.journal.summary import read_summary, read_totals
 from turnout.live.journal.turns import read_unit
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import KINDS
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.state import Fleet
 from turnout.storage.address import DatabaseAddress, as_location
-from turnout.storage.files.database import (
-    StoreConnection,
-    connect,
-    connect_to_check,
-    connect_to_read,
-    is_current,
-    translate_sqlite_errors,
-)
+from turnout.storage.files import database
+from turnout.storage.files.database import StoreConnection
 from turnout.storage.files.identify import application_id
 from turnout.storage.files.identity import find_lost_commits, newest_commit
 from turnout.storage.files.lock import Writer, lock_line
@@ -56,7 +59,7 @@ def examine(location: str | Path | DatabaseAddress) -> list[Finding]:
 
 
 def _examine_schema(address: DatabaseAddress) -> list[Finding]:
-    with closing(Journal(address, read_only=True)) as journal, journal.reading() as db:
+    with closing(Journal(address, "read")) as journal, journal.reading() as db:
         version = Finding("format", True, f"fleet format {FLEET.format}, read by turnout {__version__}")
         holder, size = journal.file.writer or "no process", journal.file.bytes
         information = (
@@ -68,7 +71,7 @@ def _examine_schema(address: DatabaseAddress) -> list[Finding]:
 
 def _examine_file(path: Path) -> list[Finding]:
     _require_fleet(path)
-    with translate_sqlite_errors(path), closing(_connect(path)) as db:
+    with database.translate_sqlite_errors(path), closing(_connect(path)) as db:
         db.execute("BEGIN")  # all checks must see one state of the file, even while a scheduler writes it
         readable = run_check("format", lambda: _check_format(db), "install the version of turnout that wrote the file")
         recover = f"{RESTORE}; `sqlite3 {shlex.quote(str(path))} .recover` saves what can still be read"
@@ -88,15 +91,13 @@ def _check_tables(db: Connection, location: Location, before: Sequence[Finding])
     """Checks the tables; returns these findings after those of earlier checks."""
     with _undoing_failed_queries(db):
         unit = _unit(db)
-    findings, checks = (
-        [*before],
-        {
-            "summary": lambda: tables.check_summary(db, unit),
-            "events": lambda: tables.check_events(db),
-            "turns": lambda: tables.check_turns(db, unit),
-            "answers": lambda: tables.check_answers(db),
-        },
-    )
+    findings = [*before]
+    checks = {
+        "summary": lambda: tables.check_summary(db, unit),
+        "events": lambda: tables.check_events(db),
+        "turns": lambda: tables.check_turns(db, unit),
+        "answers": lambda: tables.check_answers(db),
+    }
     for part, check in checks.items():
         with _undoing_failed_queries(db):
             findings.append(run_check(part, check))
@@ -126,11 +127,13 @@ def _command(location: Location, statement: str) -> str:
 
 def _connect(path: Path) -> StoreConnection:
     """Opens a connection that leaves nothing behind beside a copy without its log."""
-    db = connect_to_check(path)
-    if db.stamp is None or (run_check("log", lambda: _check_log(db, path)).ok is False and is_current(db, path)):
+    db = database.connect_to_check(path)
+    if db.stamp is None or (
+        run_check("log", lambda: _check_log(db, path)).ok is False and database.is_current(db, path)
+    ):
         return db
     db.close()
-    return connect_to_read(path)
+    return database.connect_to_read(path)
 
 
 def _has_schema(db: Connection) -> bool:
@@ -158,9 +161,9 @@ def _require_fleet(path: Path) -> None:
     """Raises StoreError unless the application id is that of a fleet; the rest of the file may be damaged."""
     if not path.is_file():
         raise StoreError(f"there is no fleet at {path}: check the path")
-    with translate_sqlite_errors(path):
+    with database.translate_sqlite_errors(path):
         if application_id(path) != FLEET.application_id:
-            connect(path, FLEET, "check").close()
+            database.connect(path, FLEET, "check").close()
 
 
 # Checks of the file as a whole
@@ -180,7 +183,7 @@ def _check_pages(db: Connection, path: Path) -> CheckResult:
     result = CheckResult()
     (pages,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
-    if size < pages * page_size and not _size_beside(path, "-wal"):
+    if size < pages * page_size and not database.log_size(path):
         result.problems.append(f"the file is truncated: it has {size:,} of {pages * page_size:,} bytes")
     for (message,) in db.execute("PRAGMA integrity_check"):
         if message != "ok":
@@ -221,11 +224,111 @@ def _describe_size(db: Connection, path: Path) -> CheckResult:
     (free,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size"))
     return CheckResult(
         f"{path.stat().st_size / 2**20:,.1f} MiB, of which {free * page_size / 2**20:,.1f} MiB are unused, and "
-        f"{_size_beside(path, '-wal') / 2**20:,.1f} MiB in the write-ahead log"
+        f"{database.log_size(path) / 2**20:,.1f} MiB in the write-ahead log"
     )
 
 
-def _size_beside(path: Path, suffix: str) -> int:
-    """Returns the size of a file beside the database, such as its log; 0 if it does not exist."""
-    beside = path.with_name(path.name + suffix)
-    return beside.stat().st_size if beside.exists() else 0
+def check_state(location: Location, db: Connection) -> Iterator[Finding]:
+    """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
+
+    Loading compares the settings with their amendments, the ids of the clients with the join events, and the open round
+    or the running turns with the turns.
+    """
+    try:
+        with closing(Journal(location, "read")) as journal, journal.reading():
+            state = _load(journal)
+            yield run_check("state", lambda: _check_snapshot(journal, db, state))
+            yield run_check("books", lambda: _check_counters(db, state.fleet))
+            # A broken promise is no damage: the file is intact and says truthfully that clients got too few turns.
+            yield replace(run_check("promise", lambda: _describe_promise(state.fleet)), ok=None, remedy="")
+    except PluginError as error:  # the file may be intact: nobody without the policy can tell
+        yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
+    except Exception as error:  # damaged data can raise any exception
+        problem = str(error) if isinstance(error, TurnoutError) else f"{type(error).__name__}: {error}"
+        yield Finding("state", False, f"a scheduler cannot open this fleet: {problem}", RESTORE)
+
+
+def can_replay(location: Location, db: Connection) -> bool:
+    """Returns whether the state can be computed from all events, without a snapshot."""
+    try:
+        with closing(Journal(location, "read")) as journal:
+            _load(journal, from_snapshot=False)
+            return not why_not_replayed(journal, db)
+    except Exception:  # whatever else is damaged, only a backup helps
+        return False
+
+
+def _load(journal: Journal, *, from_snapshot: bool = True) -> FleetState:
+    stored = journal.settings
+    settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+    return load(journal, settings, features, from_snapshot=from_snapshot)
+
+
+def _check_snapshot(journal: Journal, db: Connection, state: FleetState) -> CheckResult:
+    """Checks that the snapshot and the events after it give the same state as all events.
+
+    Args:
+        journal: The journal of the fleet.
+        db: Its connection, inside a transaction.
+        state: The state that was loaded from the snapshot and the events after it.
+    """
+    last = snapshot_event(db)
+    if not last:
+        return CheckResult("built from all events; no snapshot was taken yet")
+    if reason := why_not_replayed(journal, db):
+        return CheckResult(
+            f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
+            f"with it, because {reason}"
+        )
+    loaded, replayed = state.state(), _load(journal, from_snapshot=False).state()
+    different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
+    result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
+    if different:
+        result.problems.append(
+            f"the snapshot after event {last} gives another {', '.join(different)} than all events do"
+        )
+    return result
+
+
+def _check_counters(db: Connection, fleet: Fleet) -> CheckResult:
+    """Checks that the turns that the state counts are those that are recorded, and that the books balance."""
+    result = CheckResult("this policy guarantees nothing")
+    counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
+    kept = (
+        "SELECT row, kind, COUNT(*) FROM turns WHERE round > ? AND round <= ? AND round NOT IN (SELECT round FROM "
+        "open_round) GROUP BY row, kind"
+    )
+    for row, kind, count in db.execute(kept, (read_summary(db).round, fleet.round)):
+        counts[kind][row] = count
+    dropped = read_totals(db, len(fleet.ids))
+    counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
+    guarantee = fleet.policy.guarantee if fleet.ids else None
+    certificate = fleet.policy.certificate() if fleet.ids else None
+    if guarantee is not None and certificate is not None:
+        paid = counts["arrived"] if guarantee.counts == "completed" else np.sum(list(counts.values()), axis=0)
+        if isinstance(fleet, SlotFleet) and guarantee.counts == "selected":
+            paid[fleet.running.rows] += 1  # turns count when they are given
+        result.problems.extend(
+            f"{fleet.ids[row]!r} was paid {certificate.turns[row]} turns according to the state, but {paid[row]} "
+            "according to its turns"
+            for row in np.flatnonzero(certificate.turns != paid).tolist()
+        )
+        if not certificate.books_balance:
+            unbalanced = pluralize(int((~certificate.balanced).sum()), "client")
+            result.problems.append(f"the books of {unbalanced} do not balance")
+        result.summary = f"the books balance for {len(fleet.ids):,} clients and agree with the recorded turns"
+    return result
+
+
+def _describe_promise(fleet: Fleet) -> CheckResult:
+    certificate = fleet.certificate() if fleet.ids else None
+    if certificate is None:
+        return CheckResult("nothing is promised" if fleet.ids else "there are no clients yet")
+    return CheckResult(certificate.summary().sentence(fleet.ids.__getitem__))
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Returns whether two values are equal; floats may differ in the last digits, as machines round differently."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.dtype.kind == "f":
+        return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-9, atol=1e-12, equal_nan=True))
+    return type(left) is type(right) and bool(np.array_equal(left, right))

@@ -1,1 +1,0 @@
-"""The doctor: checks the file of a fleet."""
