@@ -33,8 +33,7 @@ def load(framework: str, monkeypatch: pytest.MonkeyPatch, **stand_ins: dict[str,
         for length in range(1, len(parts) + 1):
             name = ".".join(parts[:length])
             if length == len(parts) or name not in sys.modules:
-                module = ModuleType(name)
-                monkeypatch.setitem(sys.modules, name, module)
+                monkeypatch.setitem(sys.modules, name, ModuleType(name))
         vars(sys.modules[".".join(parts)]).update(names)
     defined: dict[str, Any] = {"__name__": f"docs_{framework}"}
     exec(code_of(framework), defined)
@@ -91,9 +90,7 @@ def test_appfl_clients_train_when_they_are_selected(tmp_path: Path, monkeypatch:
     check_fleet(tmp_path / "fleet.turnout", 8, 2)
 
 
-def test_appfl_ends_a_round_at_its_deadline_without_clients_that_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appfl_ends_a_round_at_its_deadline_if_clients_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[SimpleNamespace] = []
 
     def make_timer(seconds: float, end_round: Any, arguments: list[int]) -> SimpleNamespace:
@@ -167,8 +164,7 @@ def test_fed_biomed_goes_on_without_nodes_that_fail(tmp_path: Path, monkeypatch:
         if number == 1:
             replies[sampled[0]] = {"success": False, "msg": "no memory"}
             del replies[sampled[1]]
-        refined = strategy.refine(replies, number)
-        assert len(refined) == (1 if number == 1 else 3)
+        assert len(strategy.refine(replies, number)) == (1 if number == 1 else 3)
     with strategy.scheduler as scheduler:
         outcomes = sorted((str(turn.kind), str(turn.why)) for turn in scheduler.history(round=2))
         assert outcomes == [("arrived", "None"), ("failed", "did not reply"), ("failed", "no memory")]
@@ -182,8 +178,7 @@ def test_pfl_samples_cohort_after_cohort(tmp_path: Path, monkeypatch: pytest.Mon
     sizes = {f"user-{number}": 10 + number for number in range(12)}
     sampler = load("pfl-research", monkeypatch)["FairSampler"](tmp_path / "fleet.turnout", sizes, 4)
     sampled = [sampler() for _ in range(5 * 4)]
-    cohorts = [sampled[start : start + 4] for start in range(0, 20, 4)]
-    assert all(len(set(cohort)) == 4 for cohort in cohorts)
+    assert all(len(set(cohort)) == 4 for cohort in [sampled[start : start + 4] for start in range(0, 20, 4)])
     assert set(sampled) <= set(sizes)
     sampler.scheduler.close()
     check_fleet(tmp_path / "fleet.turnout", 5, 4)
@@ -371,9 +366,7 @@ class AlgorithmClient:
         ]
 
 
-def test_vantage6_goes_on_without_organizations_that_fail_or_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vantage6_goes_on_if_organizations_fail_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     combined: list[list[Any]] = []
     client, fleet, clock = AlgorithmClient(), tmp_path / "fleet.turnout", SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
@@ -434,9 +427,7 @@ class PlatoServer:
             await self._select_clients()
 
 
-def test_plato_ends_a_round_at_its_deadline_with_those_that_have_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plato_ends_a_round_at_its_deadline_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, clock = Scheduler.open, SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(Scheduler, "open", lambda _, **options: original(tmp_path / "fleet.turnout", **options))

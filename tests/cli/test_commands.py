@@ -64,8 +64,7 @@ def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
         assert example.startswith(f"Example: {path}"), path
         check_command(shlex.split(example.removeprefix("Example: ")))  # its options and arguments exist
         shown = [param for param in command.params if not getattr(param, "hidden", False)]
-        unexplained = [param.name for param in shown if not getattr(param, "help", None)]
-        assert unexplained == [], path
+        assert [param.name for param in shown if not getattr(param, "help", None)] == [], path
 
 
 def test_a_command_imports_only_what_it_needs() -> None:
@@ -123,9 +122,7 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
     assert re.search(r'data-label="mean round">\d+\.\d\d ± \d+\.\d\d s</td>', page)
 
 
-def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_prints_the_same_json_on_both_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "1", "--json", "--report", str(tmp_path / "report.html"))
     monkeypatch.setattr(demo, "_write_report", lambda *_: None)  # another test draws the figures
     rows = json.loads(run_here(*arguments).stdout)["policies"]

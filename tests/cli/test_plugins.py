@@ -18,7 +18,7 @@ from cli.in_process import error_of, json_of
 from documents import check_command
 from plugin_packages import SOURCE, forget, forgotten_modules, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
-from turnout.cli.plugins.describing import describe_policy, describe_world
+from turnout.cli.plugins.catalogue import describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites
@@ -70,8 +70,7 @@ def test_a_malformed_policy_is_refused(text: str) -> None:
 
 def test_set_reaches_the_policies_inside_wrappers() -> None:
     policies: list[Named] = [("with-guarantee", {"policy": "oort"}), ("random", {"seed": 4}), ("rbcsf", {})]
-    texts = ["cohort_size=3", "clip=0.5", "seed=9", "urgency=1"]
-    assert apply_settings(policies, texts, overwrite=False) == [
+    assert apply_settings(policies, ["cohort_size=3", "clip=0.5", "seed=9", "urgency=1"], overwrite=False) == [
         ("with-guarantee", {"policy": "oort", "urgency": 1, "settings": {"cohort_size": 3, "clip": 0.5, "seed": 9}}),
         ("random", {"seed": 4, "cohort_size": 3}),
         ("rbcsf", {"cohort_size": 3}),
@@ -104,10 +103,7 @@ def test_two_settings_of_one_policy_are_compared() -> None:
 def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_path: Path) -> None:
     world = ("--world", "name=small", "--set", "cohort_size=2")
     result = json_of("simulate", "random", "first:offset=2", *world, *FEW)
-    assert [row["policy"] for row in result["policies"]] == [
-        "random",
-        "first (offset 2)",
-    ]
+    assert [row["policy"] for row in result["policies"]] == ["random", "first (offset 2)"]
     config = tmp_path / "compared.toml"
     config.write_text(
         'rounds = 5\n[world]\nname = "quick_module:small_world"\npeople = 9\n[[policy]]\nname = "around"\n'
@@ -152,8 +148,7 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
         suite.with_policies([("random", {})])
     with pytest.raises(SettingError, match="unknown policy 'randm'"):
         suite.with_policies([("randm", {})])
-    slots = suites.SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})])
-    mine = slots.plans(1, 50)
+    mine = suites.SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})]).plans(1, 50)
     assert mine["rbcsf (speed_weight 3)"][0].settings["guaranteed_rate"] == "3/160"
     assert "guaranteed_rate" not in mine["ucb-cs"][0].settings
 
@@ -186,8 +181,7 @@ def test_every_policy_and_world_is_listed_with_its_settings(installed: Path, tmp
 
 
 def test_every_setting_of_our_own_policies_and_worlds_has_a_meaning() -> None:
-    described = [*map(describe_policy, policy_names()), *map(describe_world, world_names())]
-    for entry in described:
+    for entry in [*map(describe_policy, policy_names()), *map(describe_world, world_names())]:
         assert entry.summary.endswith("."), entry.name
         for setting in entry.settings:
             assert setting.meaning.endswith("."), (entry.name, setting.name)
@@ -264,9 +258,7 @@ def run_tests(folder: Path, module: str, kind: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", ["policy", "world"])
-def test_a_new_package_is_its_template_under_another_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_package_is_its_template_renamed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "quick-thing"
     written = run("new", kind, "quick-thing", "--folder", folder).stdout
     assert f"cd {folder}, pip install -e ., turnout" in written

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from turnout.dashboard.views.clients import COLUMNS
 from turnout.dashboard.views.common import SHOWN_ROWS
-from turnout.dashboard.views.queues import COLUMNS
 
 
 class Maybe(NamedTuple):
@@ -203,13 +203,7 @@ SHAPES: dict[str, Any] = {
         "lorenz": lines("x", "y"),
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
     },
-    "clients": {
-        **PAGES,
-        "size": COUNT,
-        "sort": str,
-        "order": OneOf(("asc", "desc")),
-        "rows": Many(CLIENT, PAGE),
-    },
+    "clients": {**PAGES, "size": COUNT, "sort": str, "order": OneOf(("asc", "desc")), "rows": Many(CLIENT, PAGE)},
     "queues": {
         "about": ABOUT,
         "empty_reason": Maybe(str),

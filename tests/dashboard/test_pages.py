@@ -71,8 +71,7 @@ def visiting(empty_page: Page, url: str, condition: str = SETTLED, **kind: Any) 
         page.open(url)
         page.wait_for(f"({condition % 'overview'}) || ({condition % 'runs'})")
         yield page
-        assert page.console == []
-        assert page.failures == []
+        assert (page.console, page.failures) == ([], [])
         assert foreign_requests(page, url) == []
 
 
@@ -120,11 +119,7 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
 def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
-    with (
-        Scheduler.open(path) as scheduler,
-        served(path) as server,
-        visiting(empty_page, server.url) as page,
-    ):
+    with Scheduler.open(path) as scheduler, served(path) as server, visiting(empty_page, server.url) as page:
         for name in pages:
             turn_to(page, name, **settings_of(name, named(1)[0]))
             assert page.evaluate(SHOWN_ROUNDS) == scheduler.round - 1 >= 30  # the last round is open
@@ -144,8 +139,7 @@ def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None
         page.wait_for(f"{SHOWN_ROUNDS} === 20")
         with RunStore(path) as store:
             info = next(info for info in store.runs() if info.id == stored.unfinished)
-            columns = store.columns(stored.unfinished)
-            assert len(columns) == 20
+            assert len(store.columns(stored.unfinished)) == 20
             play_into(store, RunPlan.from_dict(info.plan), every=10)
         turn_to(page, "turns")
         page.wait_for(f"{SHOWN_ROUNDS} === 40")

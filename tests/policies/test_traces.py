@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from policies.examples import played
 from turnout import POLICIES, make_policy
 from turnout.kernel.backend import using_kernel
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 TRACES = Path(__file__).parent / "traces"
 ROUNDS = 60
@@ -28,11 +29,8 @@ def selections(variant: str) -> list[list[int]]:
     policy = make_policy(name, 40, **settings)
     fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05, losses=True)
     chosen = []
-    for round_ in range(1, ROUNDS + 1):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for _, selection, _ in played(policy, fleet, ROUNDS):
         chosen.append(selection.clients.tolist())
-        policy.tell(fleet.play(offer, selection))
     return chosen
 
 
@@ -40,9 +38,7 @@ def selections(variant: str) -> list[list[int]]:
 WITH_KERNEL = ("fair-pace", "rbcsf", "fair-oracle", "fedcs-learned")
 CASES = [
     pytest.param(
-        variant,
-        kernel,
-        marks=[] if kernel == "compiled" or variant.startswith(WITH_KERNEL) else pytest.mark.thorough,
+        variant, kernel, marks=[] if kernel == "compiled" or variant.startswith(WITH_KERNEL) else pytest.mark.thorough
     )
     for variant in VARIANTS
     for kernel in ("compiled", "numpy")

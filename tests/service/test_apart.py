@@ -25,7 +25,7 @@ from service.simulated_devices import RestartedService
 from service.test_calls import Gate
 from turnout.client import FleetClient
 from turnout.dashboard.app import make_app
-from turnout.dashboard.choice import FleetPages
+from turnout.dashboard.serving import FleetPages
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler

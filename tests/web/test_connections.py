@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from cli.test_serve_tls import make_certificate
+from cli.test_serve import make_certificate
 from dashboard.served import Served, served, small_fleet
 from requesting import running
 from turnout.dashboard import app as app_module

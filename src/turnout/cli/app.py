@@ -12,8 +12,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from turnout.cli.advice import describe
-from turnout.cli.interruption import Interrupted
+from turnout.cli.advice import Interrupted, describe
 from turnout.errors import TurnoutError
 from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
@@ -34,19 +33,17 @@ def _in(module: str, *functions: str) -> dict[str, str]:
 TOKENS = CommandGroup(
     "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
     "Example: turnout fleet tokens create fleet.turnout --role server",
-    _in("fleet.tokens", "create", "list_", "revoke"),
+    _in("fleet.serve", "create", "list_", "revoke"),
 )
 FLEET = CommandGroup(
     "Create, inspect and operate a live fleet, in a file or a database, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        **_in("fleet.settings", "create", "amend"),
-        **_in("fleet.status", "status", "history", "export"),
-        **_in("fleet.explain", "explain"),
+        **_in("fleet.operate", "create", "amend"),
+        **_in("fleet.status", "status", "history", "export", "explain"),
         **_in("fleet.certify", "certify"),
         **_in("fleet.replay", "replay"),
-        **_in("fleet.dashboard", "dashboard"),
-        **_in("fleet.serve", "serve"),
+        **_in("fleet.serve", "dashboard", "serve"),
         "tokens": TOKENS,
         **_in("fleet.operate", "doctor", "backup", "copy", "restore", "compact", "retire", "forget", "abandon_round"),
     },
@@ -61,8 +58,7 @@ STUDY = CommandGroup(
     {**_in("studies.reproduce", "leaderboard", "reproduce"), **_in("studies.tune", "tune")},
 )
 DATA = CommandGroup(
-    "List, download and verify datasets.\n\nExample: turnout data list",
-    _in("lab.data", "list_", "fetch"),
+    "List, download and verify datasets.\n\nExample: turnout data list", _in("lab.data", "list_", "fetch")
 )
 TRACES = CommandGroup(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"

@@ -17,9 +17,8 @@ from typing import Any
 
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, make_digest
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.sources.run import RunSource, describe_run
+from turnout.dashboard.sources.run import Digest, RunSource, describe_run, make_digest
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.analysis.metrics import JudgedPromise, promise_of_runs
 from turnout.lab.runs.store import RunStore
@@ -232,8 +231,7 @@ class Watch:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            more = self.poll()
-            self._stop.wait(0.01 if more else POLL_SECONDS)
+            self._stop.wait(0.01 if self.poll() else POLL_SECONDS)
 
     def poll(self) -> bool:
         """Reads new records for about READ_SECONDS, publishes the new state, and returns whether there is more to read.

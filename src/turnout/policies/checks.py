@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.check_support import (
     ROUNDS,
     Build,
-    copied,
+    SmallFleet,
     equals_joining_client,
     eventful_fleet,
     freeze,
@@ -38,7 +39,6 @@ from turnout.policies.check_support import (
     with_client,
     with_flag,
 )
-from turnout.policies.small_fleet import SmallFleet
 
 SLOTS = 4
 
@@ -109,15 +109,14 @@ def the_offer_is_left_as_it_was(build: Build) -> None:
     """A policy does not write to an offer."""
     policy = build()
     for offer, _ in played(policy):
-        copy = copied(offer)
+        copy = deepcopy(offer)
         policy.ask(offer)
         require(offer == copy, f"ask changed the offer of round {offer.round}")
 
 
 def the_cohort_is_a_set_of_available_clients(build: Build) -> None:
     """Only available clients are selected, and none of them twice."""
-    policy = build()
-    for offer, selection in played(policy, availability=0.3):
+    for offer, selection in played(build(), availability=0.3):
         chosen = selection.clients.tolist()
         absent = [row for row in chosen if not offer.available[row]]
         require(not absent, f"round {offer.round}: {absent} were chosen but are not available")
@@ -189,8 +188,7 @@ def state_and_restore_round_trip(build: Build) -> None:
         twin.restore(saved)
         require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")
         require(
-            twin.ask(offer) == policy.ask(offer),
-            f"the restored policy selects other clients in round {offer.round}",
+            twin.ask(offer) == policy.ask(offer), f"the restored policy selects other clients in round {offer.round}"
         )
 
 
@@ -299,9 +297,7 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
             if array.dtype.kind == "f":
                 require(not np.isin(array, reported).any(), f"state[{key!r}] holds a number that the client reported")
         for axis in range(mine.ndim):
-            if mine.shape[axis] == clients and not np.array_equal(
-                *(mine.take(client, axis), others.take(client, axis))
-            ):
+            if mine.shape[axis] == clients and not np.array_equal(mine.take(client, axis), others.take(client, axis)):
                 require(
                     equals_joining_client(policy, key, client, axis),
                     f"state[{key!r}] still depends on what the forgotten client reported",

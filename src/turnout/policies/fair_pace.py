@@ -39,6 +39,7 @@ take the place of rounds. A client that is training earns as well, but at most o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
@@ -51,7 +52,6 @@ from turnout.kernel.certificate import exact_tolerance
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import (
     HEAD_ROUNDS,
     ClientPrices,
@@ -63,12 +63,12 @@ from turnout.kernel.pace.prices import (
     price_order,
     sharers,
 )
-from turnout.kernel.pace.usual import UsualContexts
+from turnout.kernel.pace.usual import Presence, UsualContexts
 from turnout.kernel.rounds import LOSS, RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import replaced
+from turnout.policies.common import RelativeSignal, as_turn_values
 from turnout.policies.guaranteed import GuaranteedPolicy
-from turnout.policies.observations import RelativeSignal, as_turn_values
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
 
@@ -179,20 +179,17 @@ class FairPace(GuaranteedPolicy):
         weighted, weights = self._times.usual_terms(offer, rows)
         is_urgent = np.isin(rows, urgent)
         values = {} if pace.losses is None else {"value": pace.losses[rows] * pace.loss_price}
-        return Selection.trusted(
-            offer.round,
-            rows,
-            {
-                "optimistic": cohort.times,
-                "usual": weighted / weights,
-                "behind": pace.behind(rows) / pace.units_per_turn,
-                "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
-                **values,
-                "urgent": is_urgent.astype(np.float64),
-                "threshold": np.array(cohort.threshold),
-                "objective": np.array(cohort.objective),
-            },
-        )
+        reasons = {
+            "optimistic": cohort.times,
+            "usual": weighted / weights,
+            "behind": pace.behind(rows) / pace.units_per_turn,
+            "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
+            **values,
+            "urgent": is_urgent.astype(np.float64),
+            "threshold": np.array(cohort.threshold),
+            "objective": np.array(cohort.objective),
+        }
+        return Selection.trusted(offer.round, rows, reasons)
 
     def tell(self, report: RoundReport) -> None:
         """Updates turns and debts, and learns the exchange times."""
@@ -226,16 +223,11 @@ class FairPace(GuaranteedPolicy):
     def pace(self) -> Pace:
         """Returns how far each client is behind in the next round, and how far it may be."""
         rates, rounds, base = self.debts.accounts()
-        tolerance = float(self.tolerance * self.debts.units_per_turn)
+        units = self.debts.units_per_turn
+        tolerance = float(self.tolerance * units)
         margin: Any = rates if self._presence is None else rates * (1 + self._presence.longest_absence(rounds))
         return Pace(
-            rates=rates,
-            rounds=rounds,
-            turns=self.turns,
-            units_per_turn=self.debts.units_per_turn,
-            allowed=tolerance - margin,
-            least_allowed=tolerance / 2,
-            base=base,
+            rates, rounds, self.turns, units, allowed=tolerance - margin, least_allowed=tolerance / 2, base=base
         )
 
     def _learn_from(self, report: RoundReport) -> None:
@@ -298,7 +290,7 @@ class FairPace(GuaranteedPolicy):
                 values=None if pace.losses is None else pace.losses * pace.loss_price,
                 signal=self.value or "value",
                 outlook=PaceOutlook(
-                    pace.copy(), weighted, weights, places, self._presence_now(), offer.round, self._head_units
+                    deepcopy(pace), weighted, weights, places, deepcopy(self._presence), offer.round, self._head_units
                 ),
             ),
         )
@@ -323,11 +315,3 @@ class FairPace(GuaranteedPolicy):
         if not isinstance(self._times, LearnedTimes):
             raise SettingError("times='expected' learns no exchange times: use times='learned'")
         return self._times.model, self._times.usual
-
-    def _presence_now(self) -> Presence | None:
-        """Returns a copy of the presence of all clients, which later rounds do not change."""
-        if self._presence is None:
-            return None
-        copy = Presence(self.clients)
-        copy.restore(self._presence.state())
-        return copy

@@ -40,8 +40,7 @@ def mean_step(server_round: int, *numbers: int) -> float:
 
 def test_recorded_times_equal_the_training_times_of_the_nodes(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**ALL)
-    grid = InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0]))
-    train(scheduler, grid, rounds=2)
+    train(scheduler, InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0])), rounds=2)
     for client, seconds in {"c0": 1.0, "c1": 2.5, "c2": 0.25, "c3": 7.0}.items():
         assert [turn.seconds for turn in scheduler.history(client)] == [seconds, seconds]
 
@@ -119,9 +118,7 @@ def test_without_a_deadline_the_timeout_ends_a_round(open_fleet: OpenFleet) -> N
 
 
 @pytest.mark.parametrize("trouble", ["silent", "raises", "gone", "unsent"])
-def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round_works(
-    open_fleet: OpenFleet, trouble: str
-) -> None:
+def test_a_lost_cohort_leaves_the_model_unchanged_and_the_next_round_works(open_fleet: OpenFleet, trouble: str) -> None:
     scheduler = open_fleet(**ALL)
     grid = InProcessGrid(named_nodes(4))
     for node in grid.nodes.values():
@@ -142,9 +139,7 @@ def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round
 # Late replies
 
 
-def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_late_reply_is_not_aggregated_but_timed(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler, spy = open_fleet(**ALL), Spy()
     grid = InProcessGrid(named_nodes(4, [5.0, 12.0, 5.0, 5.0]))
     train(scheduler, grid, spy, rounds=2, evaluate_fn=after(1, lambda: setattr(grid.client("c1"), "seconds", 5.0)))
@@ -157,8 +152,7 @@ def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
 
 def test_late_replies_of_several_rounds_are_collected(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, backoff_after=9)
-    grid = InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0]))
-    train(scheduler, grid, rounds=5)
+    train(scheduler, InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0])), rounds=5)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [22.0, 22.0, 22.0, None, None]
 
 
@@ -179,9 +173,7 @@ def test_a_reply_that_is_too_late_is_ignored(open_fleet: OpenFleet, monkeypatch:
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
 
 
-def test_rounds_with_an_empty_cohort_count_until_a_reply_is_too_late(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_without_a_cohort_count_for_late_replies(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     scheduler = open_fleet(settings={"cohort_size": 2}, backoff_after=1)
     grid = InProcessGrid(named_nodes(2, [5.0, 12.0]))
@@ -260,8 +252,7 @@ def query(node: int) -> Message:
 
 
 def test_the_grid_waits_for_all_replies_and_ignores_unknown_message_ids() -> None:
-    inner = InProcessGrid(named_nodes(3))
-    grid = Messenger(inner, POLL)
+    grid = Messenger(InProcessGrid(named_nodes(3)), POLL)
     assert grid.ask([], 60.0, list) == []
     assert len(grid.ask([query(100), query(101), query(102)], 60.0, list)) == 3
     assert grid.pull(["message 1", "message 99"]) == []
@@ -279,8 +270,7 @@ def test_all_messages_are_sent_at_once_and_wait_up_to_a_limit(clock: Clock) -> N
 
 
 def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
-    inner = InProcessGrid(named_nodes(3))
-    restricted: Any = restrict_grid(inner, {102: "c2", 100: "c0"})
+    restricted: Any = restrict_grid(InProcessGrid(named_nodes(3)), {102: "c2", 100: "c0"})
     assert restricted.get_node_ids() == [100, 102] == [node.node_id for node in restricted.get_nodes()]
     (pushed,) = restricted.push_messages([query(101)])
     assert [reply.metadata.src_node_id for reply in restricted.pull_messages([pushed])] == [101]
@@ -307,9 +297,7 @@ def noting(app: ClientApp, notes: ConfigRecord) -> Any:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("norm_bit", 1.0), ("missing", None), (None, None), ("norm", None)])
-def test_loss_key_names_the_metric_that_holds_the_loss(
-    open_fleet: OpenFleet, name: str | None, expected: float | None
-) -> None:
+def test_loss_key_names_the_metric_of_the_loss(open_fleet: OpenFleet, name: str | None, expected: float | None) -> None:
     """A number outside the metrics is no loss."""
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2, 5.0))
     for node in grid.nodes.values():
@@ -328,9 +316,7 @@ def test_metrics_with_the_name_of_a_declared_signal_are_reported(open_fleet: Ope
 
 
 @pytest.mark.parametrize("loss", [0.75, math.nan, math.inf, -math.inf])
-def test_a_finite_loss_reaches_the_scheduler_and_the_update_counts_in_any_case(
-    open_fleet: OpenFleet, loss: float
-) -> None:
+def test_a_finite_loss_reaches_the_scheduler_and_any_update_counts(open_fleet: OpenFleet, loss: float) -> None:
     """A diverged client must neither stop the server nor lose its turn."""
     scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 3})
     grid = InProcessGrid(named_nodes(3, 5.0, loss=lambda number: loss if number == 1 else loss_of(number)))

@@ -48,9 +48,7 @@ def nodes() -> list[Node]:
         ({"ward": ["icu"], "location": ["berlin"]}, ["c0"]),
     ],
 )
-def test_only_clients_of_eligible_groups_take_part(
-    open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]
-) -> None:
+def test_only_eligible_groups_take_part(open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(nodes())
     train(scheduler, grid, rounds=2, eligible=eligible)
     assert grid.asked("train") == [clients, clients]
@@ -73,8 +71,7 @@ def test_a_registered_node_is_queried_only_if_its_configuration_is_needed(open_f
         for row, node in enumerate(sites):
             node.described["name"] = f"h{row}"
         grid = InProcessGrid(sites)
-        name = f"{queries}.turnout"
-        train(open_fleet(name), grid, rounds=2, eligible=eligible)
+        train(open_fleet(f"{queries}.turnout"), grid, rounds=2, eligible=eligible)
         assert len(grid.sent(QUERY)) == queries
         assert grid.asked("train")[0] == (["c0", "c1"] if queries else ["c0", "c2"])
 

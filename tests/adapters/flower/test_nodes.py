@@ -56,7 +56,7 @@ def test_a_client_keeps_its_history_when_its_node_id_changes(open_fleet: OpenFle
     assert [len(push) for push in grid.sent(QUERY)] == [4] * 8
 
 
-def test_of_two_nodes_with_the_same_client_id_the_newer_is_selected(
+def test_of_two_nodes_of_a_client_the_newer_is_selected(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
@@ -81,9 +81,7 @@ def test_an_app_without_with_status_is_identified_by_its_node_id_with_a_warning(
     assert len(grid.sent(QUERY)) == 1
 
 
-def test_a_changed_client_id_is_accepted_with_a_warning(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_client_id_is_taken_with_a_warning(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
     rename = after(1, lambda: grid.nodes[101].config.update({"client-id": "c9"}))
     train(scheduler, grid, rounds=4, evaluate_fn=rename)
@@ -113,8 +111,7 @@ def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pyte
 
 def test_a_client_that_is_forgotten_while_it_is_connected_joins_as_a_new_one(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    forget = after(2, lambda: scheduler.forget("c1"))
-    train(scheduler, grid, rounds=4, evaluate_fn=forget)
+    train(scheduler, grid, rounds=4, evaluate_fn=after(2, lambda: scheduler.forget("c1")))
     assert scheduler.clients == ["c0", "forgotten-1", "c2", "c1"]
     assert turns_of(scheduler)["c1"] == 2
 
@@ -357,9 +354,7 @@ def test_a_node_is_queried_again_only_if_its_query_failed_after_1_2_and_4_rounds
     assert scheduler.clients == ["c0", "c1"]
 
 
-def test_an_answer_counts_however_late_it_comes(
-    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_counts_however_late(open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     nodes = named_nodes(3)
     for node in nodes:
         node.query_seconds = 60.0  # its app imports torch on a busy machine
@@ -435,8 +430,7 @@ def test_the_table_of_statuses_grows_and_keeps_its_values() -> None:
     table = StatusTable(Features.of(Feature("battery", 0.0, 5.0)))
     table.put("first", {"battery": 4.0})
     many = [f"c{number}" for number in range(3 * FIRST_CAPACITY)]
-    rows = table.rows(many)
-    assert rows.tolist() == list(range(1, len(many) + 1))
+    assert table.rows(many).tolist() == list(range(1, len(many) + 1))
     table.put(many[-1], {"battery": 3.0})
     table.put("last", {})
     everybody = table.rows(["first", *many, "last"])

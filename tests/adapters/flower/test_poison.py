@@ -178,9 +178,7 @@ def test_with_overcommit_another_reply_takes_the_place_of_one_that_cannot_be_use
 
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2, 3]])
-def test_replies_with_wrong_shapes_never_change_the_shape_of_the_model(
-    open_fleet: OpenFleet, numbers: list[int]
-) -> None:
+def test_replies_with_wrong_shapes_never_change_that_of_the_model(open_fleet: OpenFleet, numbers: list[int]) -> None:
     """Even if no other client replies, and if they agree."""
     scheduler, wrong = open_fleet(**ALL), set[int]()
     grid = InProcessGrid(nodes(4, with_arrays(weights=[9.0, 9.0, 9.0]), wrong))
@@ -353,7 +351,7 @@ class Fragile(FedAdam):
         return arrays, metrics
 
 
-def test_after_a_failed_aggregation_the_model_and_the_strategy_are_those_of_the_round_before(
+def test_after_a_failed_aggregation_model_and_strategy_are_those_of_the_round_before(
     open_fleet: OpenFleet,
 ) -> None:
     failing, scheduler = open_to_all(Fragile), open_fleet(**ALL)
@@ -376,8 +374,7 @@ def test_an_aggregated_model_that_is_not_finite_is_not_used(open_fleet: OpenFlee
             arrays, metrics = super().aggregate_train(server_round, replies)
             return (model(np.inf) if server_round == 2 else arrays), metrics
 
-    scheduler = open_fleet(**ALL)
-    result = train(scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(Overflow), rounds=3)
+    result = train(open_fleet(**ALL), InProcessGrid(nodes(4, lambda _: None)), open_to_all(Overflow), rounds=3)
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 1, 2, 3) + mean_step(3, 0, 1, 2, 3)])
 
 
@@ -437,8 +434,7 @@ def test_an_evaluation_that_cannot_be_used_is_left_out(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, change: Change
 ) -> None:
     grid = InProcessGrid(nodes(4, change, kind="evaluate"))
-    result = train(open_fleet(**ALL), grid, rounds=1)
-    assert list(result.evaluate_metrics_clientapp[1]) == ["mean"]
+    assert list(train(open_fleet(**ALL), grid, rounds=1).evaluate_metrics_clientapp[1]) == ["mean"]
     assert "turnout: the evaluation of c1 is not used: " in caplog.text
 
 

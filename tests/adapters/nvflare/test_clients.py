@@ -15,7 +15,7 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging
 from adapters.nvflare.in_process import Job, always
 from turnout.adapters.common import machine
-from turnout.adapters.nvflare.groups import HAS_SITE_CONFIG
+from turnout.adapters.nvflare.rounds import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
 from turnout.errors import SettingError
 from turnout.live import Feature, Features, FleetReader
@@ -53,9 +53,7 @@ def turns(fleet: str) -> dict[str, int]:
 # The server
 
 
-def test_statuses_are_the_contexts_of_the_offer_also_of_clients_that_are_not_selected(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_statuses_are_the_contexts_of_the_offer_also_without_a_selection(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(), b=always(), c=always())
     job.clients["a"].status = {"free_cpu": 4.0, "bandwidth": 10.0}
     job.clients["c"].status = {"free_cpu": 0.5, "bandwidth": 5.0}
@@ -128,9 +126,7 @@ def test_only_eligible_groups_are_selected(make_job: MakeJob, fleet: str, groups
 
 
 @pytest.mark.parametrize("groups_of", GROUPS)
-def test_a_quota_reserves_places_in_every_round_also_in_the_next_job(
-    make_job: MakeJob, fleet: str, groups_of: Any
-) -> None:
+def test_a_quota_reserves_places_in_every_round_of_all_jobs(make_job: MakeJob, fleet: str, groups_of: Any) -> None:
     for _ in range(2):
         job = make_job(a=always(), b=always(), c=always(seconds=5))
         job.run(fedavg(fleet, groups=groups_of(job), quota={"south": 1}, num_rounds=5))
@@ -153,7 +149,7 @@ def test_groups_without_a_source_are_refused(fleet: str) -> None:
 
 
 def test_groups_of_the_site_configuration_need_nvflare_2_9(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.adapters.nvflare.groups.HAS_SITE_CONFIG", False)
+    monkeypatch.setattr("turnout.adapters.nvflare.rounds.HAS_SITE_CONFIG", False)
     with pytest.raises(SettingError, match=r"needs NVFlare 2\.9 or newer"):
         fedavg(fleet, groups="region")
 

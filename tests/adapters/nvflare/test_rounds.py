@@ -23,8 +23,7 @@ from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffoldin
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
 from narrowing import known
 from tracking.recording import Recording
-from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.rounds import FleetRounds
+from turnout.adapters.nvflare.rounds import ClientDirectory, FleetRounds
 from turnout.adapters.nvflare.selection import _content_of, _limit, _model_problem
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, FleetReader, Scheduler, Turn
@@ -39,8 +38,7 @@ def selected(fleet: str, **settings: Any) -> Any:
 
 
 def fedavg(fleet: str, *, num_clients: int = 2, num_rounds: int = 1, **settings: Any) -> Averaging:
-    selection = selected(fleet, **settings)
-    return Averaging(num_clients=num_clients, num_rounds=num_rounds, selection=selection)
+    return Averaging(num_clients=num_clients, num_rounds=num_rounds, selection=selected(fleet, **settings))
 
 
 def turns_of(fleet: str, client: str) -> list[Turn]:
@@ -72,9 +70,7 @@ def rounds_of(fleet: str) -> int:
 # Results before and after the deadline
 
 
-def test_results_before_the_deadline_are_aggregated_and_timed_since_the_task_was_sent(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_results_before_the_deadline_are_aggregated_and_timed_from_the_task_on(make_job: MakeJob, fleet: str) -> None:
     job, controller = make_job(a=always(seconds=1), b=always(seconds=5)), fedavg(fleet)
     job.run(controller)
     assert controller.saved == [1.0]
@@ -85,7 +81,7 @@ def test_results_before_the_deadline_are_aggregated_and_timed_since_the_task_was
     assert rounds_of(fleet) == 1
 
 
-def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_its_time(
+def test_a_client_beyond_the_deadline_is_late_and_its_next_request_tells_its_time(
     make_job: MakeJob, fleet: str
 ) -> None:
     job = make_job(a=always(seconds=1), slow=always(seconds=25))
@@ -100,11 +96,9 @@ def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_i
 
 
 def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=1), slow=always(seconds=60))
-    job.run(fedavg(fleet, num_rounds=8))
+    make_job(a=always(seconds=1), slow=always(seconds=60)).run(fedavg(fleet, num_rounds=8))
     with FleetReader(fleet) as scheduler:
-        rounds = [turn.round for turn in scheduler.history("slow")]
-        assert rounds == [1]
+        assert [turn.round for turn in scheduler.history("slow")] == [1]
         assert scheduler.round == 8
         assert scheduler.certificate().promised[scheduler.clients.index("slow")] < 1  # it earned nothing meanwhile
 
@@ -197,9 +191,7 @@ def reject(fl_ctx: Any) -> None:
         (reject, "its result was not accepted for aggregation"),
     ],
 )
-def test_a_result_that_the_controller_does_not_accept_is_a_failure(
-    make_job: MakeJob, fleet: str, refuse: Any, why: str
-) -> None:
+def test_a_result_that_is_not_accepted_is_a_failure(make_job: MakeJob, fleet: str, refuse: Any, why: str) -> None:
     class Picky(Averaging):
         def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
             if client_task.client.name == "b":
@@ -228,18 +220,14 @@ def test_a_client_that_dies_with_its_task_fails_and_the_others_train_on(make_job
     assert rounds_of(fleet) == 10
 
 
-def test_a_client_that_is_disconnected_at_the_deadline_has_failed_and_is_not_late(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_client_that_is_disconnected_at_the_deadline_failed_and_is_not_late(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(silent=True), b=always(silent=True))
     job.after(5, lambda: job.kill("b"))
     job.run(fedavg(fleet, deadline=100))
     assert outcomes_in(fleet, 1) == {"a": ("late", None), "b": ("failed", "was disconnected")}
 
 
-def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answered(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_task_that_nvflare_cancels_is_a_failure_of_those_without_an_answer(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(5, lambda: job.communicator.cancel_all_tasks())
     controller = fedavg(fleet)
@@ -294,9 +282,7 @@ def test_the_first_round_waits_for_all_clients_to_ask_for_work_but_not_for_ever(
     assert waits[0] < job.clock.now - job.start < waits[1]
 
 
-def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_one_that_is_slower(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_a_slow_one(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(), b=always())
     for name, start in (("a", 60), ("b", 90)):
         job.clients[name].due = job.start + start
@@ -322,7 +308,7 @@ def test_clients_whose_script_is_slow_to_start_train_after_it_has_started(make_j
 # Rounds without results, and rounds without clients
 
 
-def test_a_round_in_which_nobody_returns_keeps_the_model(
+def test_a_round_without_results_keeps_the_model(
     make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = in_turn(Work(), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work())
@@ -336,8 +322,7 @@ def test_a_round_in_which_nobody_returns_keeps_the_model(
 
 def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(make_job: MakeJob, fleet: str) -> None:
     controls = {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {"w": np.ones(2)}}
-    good = Work(params={"w": np.ones(2)}, meta=controls)
-    job = make_job(a=in_turn(good, Work(silent=True)))
+    job = make_job(a=in_turn(Work(params={"w": np.ones(2)}, meta=controls), Work(silent=True)))
     controller = Scaffolding(num_clients=1, num_rounds=2, selection=selected(fleet))
     job.run(controller)
     assert job.engine.panics == []
@@ -395,9 +380,7 @@ def test_rounds_in_which_every_client_is_backed_off_cost_the_job_no_round(make_j
     assert job.clock.now - job.start >= 2 * (1 + 2 + 4)  # which are not skipped in no time
 
 
-def test_the_job_waits_while_no_client_is_available(
-    make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_job_waits_until_a_client_is_there(make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     job = make_job(a=always())
     job.clients["a"].asks = False
@@ -415,9 +398,7 @@ def test_the_job_waits_while_no_client_is_available(
 # Tasks that are not the work of a round, and several tasks in a round
 
 
-def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_too(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_only_the_first_task_of_a_cohort_counts_and_both_have_the_deadline(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=in_turn(Work(seconds=1), Work(silent=True)))
     controller = TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet))
     job.run(controller)
@@ -448,9 +429,7 @@ def test_a_second_task_at_the_same_time_does_not_keep_the_round_open(make_job: M
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["another round", "the end"])
-def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
-    make_job: MakeJob, fleet: str, goes_on: bool
-) -> None:
+def test_a_task_that_has_ended_counts_before_nvflare_says_so(make_job: MakeJob, fleet: str, goes_on: bool) -> None:
     class Quick(TwoTasks):
         def run(self) -> None:
             model = self.load_model()
@@ -481,8 +460,7 @@ def test_the_callback_of_the_controller_for_the_end_of_a_task_is_called(make_job
 
 def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(answer=ReturnCode.EXECUTION_EXCEPTION))
-    controller = OneAfterTheOther(num_rounds=2, num_clients=3, selection=selected(fleet, backoff_after=5))
-    job.run(controller)
+    job.run(OneAfterTheOther(num_rounds=2, num_clients=3, selection=selected(fleet, backoff_after=5)))
     assert rounds_of(fleet) == 2
     assert kinds_in(fleet, 2) == {"a": "arrived", "b": "arrived", "c": "failed"}
     assert (turns_in(fleet, 1)["b"].seconds or 0) < 2 + REQUEST_INTERVAL + 0.5  # since its own task was sent
@@ -495,8 +473,7 @@ def test_a_client_to_which_the_controller_sends_nothing_is_not_late(make_job: Ma
             for _ in range(2):
                 self.send_model_and_wait(targets=self.sample_clients(2)[:1], data=model)
 
-    job = make_job(a=always(), b=always())
-    job.run(Forgetful(num_rounds=1, num_clients=2, selection=selected(fleet)))
+    make_job(a=always(), b=always()).run(Forgetful(num_rounds=1, num_clients=2, selection=selected(fleet)))
     kinds = Counter((turn.kind, turn.why) for turn in turns_in(fleet, 1).values())
     assert kinds == {("arrived", None): 1, ("failed", "the controller sent it no task"): 1}
 
@@ -580,9 +557,7 @@ def test_the_next_job_continues_a_round_that_was_interrupted(
     assert rounds_of(fleet) == 1
 
 
-def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_late(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_job_that_is_aborted_while_it_waits_for_a_task_makes_no_client_late(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(6, job.abort)
     job.run(TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet)))
@@ -621,9 +596,7 @@ def test_an_infeasible_guarantee_stops_the_job_with_the_largest_feasible_rate(ma
     assert "0.25" in job.engine.panics[0]
 
 
-def test_the_cohort_size_is_that_of_the_guarantee_or_what_the_controller_asks_for(
-    make_job: MakeJob, fleet: str, folder: Any
-) -> None:
+def test_the_cohort_size_is_of_the_guarantee_or_of_the_controller(make_job: MakeJob, fleet: str, folder: Any) -> None:
     own = str(folder / "own.turnout")
     work = {client: always() for client in "abcd"}
     make_job(**work).run(fedavg(fleet, num_clients=3))
@@ -648,7 +621,7 @@ def test_metrics_with_the_name_of_a_declared_signal_are_reported(make_job: MakeJ
     assert turns == {"a": ({"utility": 3.5}, None), "b": (None, None)}
 
 
-def test_the_log_names_every_cohort_and_every_outcome(
+def test_the_log_names_all_cohorts_and_outcomes(
     make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="turnout.nvflare")
@@ -671,16 +644,14 @@ def test_models_are_checked_and_other_results_are_not() -> None:
 
 def test_only_what_is_in_the_format_of_nvflare_has_a_content() -> None:
     assert _content_of(Shareable({"own": "format"})) is None
-    content = known(_content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable()))
-    assert content.data == {"a": 1.0}
+    assert known(_content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable())).data == {"a": 1.0}
 
 
 def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None:
     with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
         rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
         cohort = rounds.select({"a": None, "b": None})
-        begun = known(rounds.begin(cohort))
-        task = begun[0]
+        task = known(rounds.begin(cohort))[0]
         assert not rounds.record_arrival(task, "stranger", 1.0, None)
         rounds.record_failure(task, "stranger", "no reason")
         assert not rounds.record_arrival(task, "a", 1.0, None)
@@ -701,8 +672,7 @@ def test_the_time_of_a_late_client_is_not_learned_after_its_window(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
-        directory = ClientDirectory(PAPER_FEATURES)
-        rounds = FleetRounds(scheduler, directory)
+        rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
         for round_ in range(4):
             cohort = rounds.select({"a": None, **({"slow": None} if round_ == 0 else {})})
             begun = known(rounds.begin(cohort))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import SettingError
-from turnout.kernel.slots.limits import fastest_pace, slot_limits
+from turnout.kernel.slots.turns import fastest_pace, slot_limits
 
 TIMES = st.lists(st.floats(0.1, 50), min_size=1, max_size=7)
 

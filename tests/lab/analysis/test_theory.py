@@ -29,10 +29,8 @@ from turnout.lab.analysis.theory import (
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
 from turnout.lab.worlds.paper import PaperWorld
-from turnout.policies.baselines.oracle import FairOracle
-from turnout.policies.baselines.uniform import UniformRandom
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.baselines import FairOracle, UniformRandom
+from turnout.policies.rbcsf import RBCSF, ConstantExploration, TheoreticalExploration
 
 # Regret
 

@@ -34,7 +34,7 @@ from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.learners.base import Cohort
 from turnout.lab.training.world import BegunRounds, BufferedTraining
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 DIGITS = load_dataset("digits")
 

@@ -16,8 +16,8 @@ from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, play
 from turnout.lab.worlds.base import Availability, Draws, Quantity, make_availability
-from turnout.policies.rbcsf.exploration import TheoreticalExploration
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
+from turnout.policies.rbcsf import TheoreticalExploration
 
 
 def availability_masks(availability: Availability, rounds: int) -> BoolArray:

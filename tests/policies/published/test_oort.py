@@ -14,7 +14,7 @@ from turnout import RoundOffer, RoundReport
 from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 
 def offer_to(clients: int, round_: int, available: list[bool] | None = None) -> RoundOffer:
@@ -136,8 +136,7 @@ def test_exploration_decays_to_a_minimum() -> None:
 
 
 def test_new_clients_are_sampled_in_proportion_to_their_speeds() -> None:
-    speeds = [1.0, 3.0]
-    policy = Oort(2, cohort_size=1, speeds=speeds)
+    policy = Oort(2, cohort_size=1, speeds=[1.0, 3.0])
     selected = [int(policy.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 801)]
     assert np.mean(selected) == pytest.approx(0.75, abs=0.035)
     without_speeds = Oort(2, cohort_size=1)

@@ -29,8 +29,8 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, UniformRandom
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import WRAPPERS
-from turnout.policies.small_fleet import SmallFleet
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections, resize, restrict_report
 
 #: Every possible pair of a wrapper and a policy inside; fewer of them for tests that take long.
@@ -63,8 +63,7 @@ def declared_members() -> set[str]:
 
 def test_a_wrapper_delegates_every_member_that_a_policy_declares() -> None:
     """Fails if a capability is added to SelectionPolicy and Wrapper neither sets nor overrides it."""
-    wrapper = Plain(UniformRandom(4))
-    delegated = set(vars(wrapper)) | set(vars(Wrapper)) | OF_THE_MEMORY
+    delegated = set(vars(Plain(UniformRandom(4)))) | set(vars(Wrapper)) | OF_THE_MEMORY
     assert declared_members() - delegated == set()
     assert {"guarantee", "debts", "time_model", "certificate", "cohort_problem"} <= delegated
 
@@ -149,9 +148,7 @@ def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attrib
 
 
 @pytest.mark.parametrize(("wrap", "inner"), PAIRS)
-def test_the_cohort_problem_of_a_wrapper_has_the_selection_as_its_solution_if_there_is_one(
-    wrap: str, inner: str
-) -> None:
+def test_the_cohort_problem_of_a_wrapper_if_there_is_one_has_the_selection_as_solution(wrap: str, inner: str) -> None:
     policy, fleet, solved = around(wrap, inner), SmallFleet(5, availability=0.4), 0
     for round_ in range(1, 13):
         offer = fleet.offer(round_)
@@ -184,8 +181,7 @@ def test_three_nested_wrappers_satisfy_the_contract(contract: Contract) -> None:
 @pytest.mark.parametrize(("wrap", "inner"), [(wrap, "rbcsf") for wrap in WRAP])
 def test_refused_reports_change_nothing(wrap: str, inner: str) -> None:
     policy = around(wrap, inner)
-    fleet = SmallFleet(deadline=12.0)
-    play_rounds(policy, fleet, 1, 6)
+    play_rounds(policy, SmallFleet(deadline=12.0), 1, 6)
     before = policy.state()
     late = LateArrivals(np.array([1]), np.array([77]), np.ones((1, 3)), np.array([9.0]), np.array([14.0]))
     all_clients = np.ones(40, dtype=bool)
@@ -216,8 +212,7 @@ def test_a_wrapper_needs_a_policy() -> None:
 
 def test_merged_selections_keep_the_reasons_of_each_client() -> None:
     first = Selection(1, np.array([4, 7]), {"owed": np.array([1.0, 2.0]), "objective": np.array(3.0)})
-    second = Selection(1, np.array([5]), {"expected": np.array([9.0])})
-    merged = merge_selections([first, second])
+    merged = merge_selections([first, Selection(1, np.array([5]), {"expected": np.array([9.0])})])
     assert merged.clients.tolist() == [4, 5, 7]
     np.testing.assert_array_equal(merged.reasons["owed"], [1.0, np.nan, 2.0])
     np.testing.assert_array_equal(merged.reasons["expected"], [np.nan, 9.0, np.nan])

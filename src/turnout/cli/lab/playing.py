@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from turnout.cli.interruption import resumable
+from turnout.cli.advice import resumable
 from turnout.cli.naming import load_here
 from turnout.cli.options import make_folder, progress_bar, require_packages, say
 from turnout.counting import pluralize

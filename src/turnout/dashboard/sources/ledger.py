@@ -7,8 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.dashboard.sources.columns import UNKNOWN, ClientLedger, Decision, Outcomes, TurnColumns
-from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
+from turnout.dashboard.sources.columns import (
+    UNKNOWN,
+    AvailabilityMasks,
+    ClientLedger,
+    Decision,
+    GrowingTable,
+    Outcomes,
+    TurnColumns,
+)
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -42,12 +49,7 @@ class Ledger(TurnColumns, ClientLedger):
     """
 
     def __init__(
-        self,
-        slots: int | None = None,
-        *,
-        first_after: int = 0,
-        training: Collection[int] = (),
-        is_dated: bool = False,
+        self, slots: int | None = None, *, first_after: int = 0, training: Collection[int] = (), is_dated: bool = False
     ) -> None:
         TurnColumns.__init__(self, first_after)
         ClientLedger.__init__(self)

@@ -19,7 +19,6 @@ from turnout.dashboard.views.common import (
     flags,
     mean_of,
     promises_of,
-    queue_of,
     tolerance_of,
 )
 from turnout.dashboard.views.rounds import OUT
@@ -90,38 +89,20 @@ def overview(watch: Watch, source: Source, *, since: Since = None) -> dict[str, 
     }
 
 
-def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
-    """Returns the worst, mean and 95th percentile of the debts by round; None if no debts are recorded."""
-    series = ledger.fairness_series
-    if queue_of(ledger) is None or not len(series["rounds"]):
-        return None
-    data: dict[str, Any] = {}
-    for name in ("worst", "mean", "p95"):
-        data["x"], (mean, _, high) = bin_series(series["rounds"].astype(np.int64), series[name])
-        data[name] = high if name == "worst" else mean
-    return data
-
-
 def shortfall_over_time(ledger: Ledger, first: int) -> dict[str, Any] | None:
     """Returns by round how far the client that is furthest behind is behind; None if that is not known."""
     series = ledger.fairness_series
     if not np.isfinite(series["behind"]).any():
         return None
     x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"], first=first)
-    return {
-        "x": x,
-        "largest": high,
-        "ever": np.nanmax(series["behind"]),
-        "tolerance": tolerance_of(ledger),
-    }
+    return {"x": x, "largest": high, "ever": np.nanmax(series["behind"]), "tolerance": tolerance_of(ledger)}
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
     """Returns the number of turns by outcome, also of rounds that are no longer kept."""
-    counts = (
-        np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
-    ).tolist()
-    return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
+    counts = np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
+    counted = zip(KINDS, counts.tolist(), strict=True)
+    return {kind: count for kind, count in counted if count or kind == KINDS[ARRIVED]}
 
 
 def _open_round(source: Source) -> dict[str, Any] | None:
@@ -131,10 +112,7 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     opened, turns = current
     kinds = [turn.kind for turn in turns]
     return {
-        "round": opened.round,
-        "elapsed": opened.elapsed,
-        "deadline": opened.deadline,
-        "target_size": opened.target_size,
+        **{name: getattr(opened, name) for name in ("round", "elapsed", "deadline", "target_size")},
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
         "failed": sum(map(kinds.count, MISSED)),
@@ -152,9 +130,7 @@ def _behind_row(source: Source, row: int, promises: ClientPromises, shares: Floa
     return {
         "id": source.id_of(row),
         "status": promises.status(row),
-        "behind": promises.behind[row],
-        "turns": promises.turns[row],
-        "promised": promises.promised[row],
+        **{name: getattr(promises, name)[row] for name in ("behind", "turns", "promised")},
         "share": shares[row],
     }
 
@@ -236,8 +212,7 @@ def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
     started = ledger.round_column("started")[-(decisions or 0) :]
     if len(started) < 2 or started[-1] <= started[0]:
         return float("nan")
-    arrivals = _arrival_times(ledger)
-    first, last = np.searchsorted(arrivals, [started[0], started[-1]], side="right")
+    first, last = np.searchsorted(_arrival_times(ledger), [started[0], started[-1]], side="right")
     return float((last - first) / (started[-1] - started[0]))
 
 

@@ -13,9 +13,15 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, smallest
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundOffer, RoundReport, Selection
-from turnout.policies.observations import LastSignal, as_share, part_of
-from turnout.policies.sampling import exponential_keys, weighted_sample_linear
-from turnout.policies.sized import SizedPolicy, per_client_setting
+from turnout.policies.common import (
+    LastSignal,
+    SizedPolicy,
+    as_share,
+    exponential_keys,
+    part_of,
+    per_client_setting,
+    weighted_sample_linear,
+)
 
 
 class Oort(SizedPolicy):
@@ -166,13 +172,8 @@ class Oort(SizedPolicy):
         exploited = min(size - explored, len(known))
         utilities = self.utilities(known, offer.round)
         positions = self._by_utility(known, utilities, exploited, offer.round)
-        chosen = np.concatenate(
-            [
-                known[positions],
-                self._by_speed(new, explored, offer.round),
-                rest[smallest(self.turns[rest], size - explored - exploited)],
-            ]
-        )
+        more = rest[smallest(self.turns[rest], size - explored - exploited)]
+        chosen = np.concatenate([known[positions], self._by_speed(new, explored, offer.round), more])
         order = np.argsort(chosen)
         utility = np.zeros(size)
         utility[: len(positions)] = utilities[positions]

@@ -20,7 +20,7 @@ from turnout.lab.studies.framework.experiment import Contenders, Experiment, Fin
 from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted
 from turnout.lab.studies.paper.stability import horizons_within
 from turnout.lab.worlds.paper import PaperWorld
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
+from turnout.policies.rbcsf import ConstantExploration, TheoreticalExploration
 
 WEIGHTS = (5, 20, 50)
 LABELS = [weight_label(weight) for weight in WEIGHTS]
