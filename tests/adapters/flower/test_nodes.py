@@ -28,7 +28,7 @@ from adapters.flower.in_process import (
 from narrowing import known
 from turnout.adapters.flower import identify_clients
 from turnout.adapters.flower.client import Status, with_status
-from turnout.adapters.flower.core.statuses import FIRST_CAPACITY, StatusTable
+from turnout.adapters.flower.core.nodes import FIRST_CAPACITY, StatusTable
 from turnout.live import FleetReader, Scheduler
 from turnout.live.features import Feature, Features
 

@@ -29,8 +29,7 @@ from adapters.flower.in_process import (
     turns_of,
     weights,
 )
-from turnout.adapters.flower.checks.arrays import model_problem
-from turnout.adapters.flower.checks.replies import ReplyJudge
+from turnout.adapters.flower.checks.replies import ReplyJudge, model_problem
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import TrainingError

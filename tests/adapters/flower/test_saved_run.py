@@ -19,8 +19,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from adapters.flower.in_process import model, weights
 from narrowing import known
 from turnout.adapters.flower.core.progress import metrics_of
-from turnout.adapters.flower.resume.packing import unstorable_type
-from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun
+from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, unstorable_type
 from turnout.errors import SettingError, StateError
 from turnout.storage.training_log import Metrics
 

@@ -41,7 +41,7 @@ from adapters.flower.test_poison import nodes as changed_nodes
 from adapters.flower.test_poison import with_arrays, with_metrics
 from adapters.flower.test_simulated import Scripted
 from turnout.adapters.flower import FairSelection
-from turnout.adapters.flower.slots.updates import rebase
+from turnout.adapters.flower.slots.exchange import rebase
 from turnout.errors import SettingError, TrainingError
 from turnout.lab import PaperWorld
 from turnout.live import Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from turnout.adapters.common.remote import RemoteFleet
 from turnout.client import FleetClient
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.live import Scheduler
+from turnout.live import RunningTurn, Scheduler
 from turnout.live._internals import SelectedClient, selected_clients, session_of, target_size
 from turnout.tracking import Tracker
 
@@ -24,6 +24,7 @@ Fleet: TypeAlias = Scheduler | RemoteFleet
 TOKEN = "TURNOUT_TOKEN"  # a name
 #: How often a call is sent to a service that does not answer: for about five minutes.
 ATTEMPTS = 64
+GONE = "was not connected when the server restarted"
 
 
 def is_address(text: str) -> bool:
@@ -111,3 +112,27 @@ class SchedulerFacts:
 def facts_of(fleet: Fleet) -> SchedulerFacts | RemoteFleet:
     """Returns what an adapter reads of a fleet."""
     return fleet if isinstance(fleet, RemoteFleet) else SchedulerFacts(fleet)
+
+
+def take_over_round(scheduler: Fleet, connected: Collection[str]) -> tuple[list[str], frozenset[str]]:
+    """Returns the clients of the open round that can train again, and those whose outcome is recorded already.
+
+    The turns of clients that are not connected have failed.
+    """
+    cohort, turns = scheduler.choose({}), scheduler.history()
+    recorded = frozenset(turn.id for turn in turns if turn.kind is not None)
+    failed = {turn.id for turn in turns if turn.kind == "failed"}
+    for client in cohort:
+        if client not in connected and client not in recorded:
+            scheduler.report_failure(client, GONE)
+    return [client for client in cohort if client in connected and client not in failed], recorded
+
+
+def keep_turns(
+    turns: Sequence[RunningTurn], connected: Collection[str], fail: Callable[[RunningTurn, str], object]
+) -> list[RunningTurn]:
+    """Returns the turns whose clients are connected, and train again; the others fail."""
+    for turn in turns:
+        if turn.client not in connected:
+            fail(turn, GONE)
+    return [turn for turn in turns if turn.client in connected]

@@ -13,9 +13,8 @@ from nvflare.edge.assessors.buff_device_manager import BuffDeviceManager
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
-from turnout.adapters.common.fleet import Fleet
+from turnout.adapters.common.fleet import Fleet, keep_turns
 from turnout.adapters.common.requirement import require_framework
-from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.nvflare.fleet import FleetOptions, FleetPlan, as_stored
 from turnout.adapters.nvflare.internals import components_of, expect_package, job_of

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import TaskCompletionStatus
 
-from turnout.adapters.common.fleet import Fleet, facts_of
+from turnout.adapters.common.fleet import Fleet, facts_of, take_over_round
 from turnout.adapters.common.remote import RemoteRound
-from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.common.round_texts import describe_selection, expected_seconds, summarize_round
 from turnout.errors import OfferError, ReportError, SettingError, StateError
 from turnout.live import Features

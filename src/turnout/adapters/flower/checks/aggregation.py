@@ -9,8 +9,7 @@ from copy import deepcopy
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.checks.arrays import model_problem
-from turnout.adapters.flower.checks.replies import ReplyJudge
+from turnout.adapters.flower.checks.replies import ReplyJudge, model_problem
 from turnout.adapters.flower.core.nodes import NodeDirectory
 from turnout.adapters.flower.core.parts import Aggregate, Aggregator
 from turnout.adapters.flower.flower_api import nested_strategies

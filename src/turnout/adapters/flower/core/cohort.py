@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
-from turnout.adapters.common.fleet import facts_of
+from turnout.adapters.common.fleet import facts_of, take_over_round
 from turnout.adapters.common.remote import RemoteRound
-from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.core.parts import Parts
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Statuses

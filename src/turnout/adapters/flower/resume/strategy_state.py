@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.resume.packing import STORABLE, setting_digest, unstorable_type
+from turnout.adapters.flower.resume.saved_run import STORABLE, setting_digest, unstorable_type
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
 

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from turnout.adapters.common.fleet import Fleet
-from turnout.adapters.common.restart import keep_turns
+from turnout.adapters.common.fleet import Fleet, keep_turns
 from turnout.adapters.common.round_texts import join_first, summarize_promise
+from turnout.adapters.flower.checks.replies import BYTES, NUMPY
 from turnout.adapters.flower.core.intake import ReplyIntake
 from turnout.adapters.flower.core.messages import lifetime
 from turnout.adapters.flower.core.parts import Parts
 from turnout.adapters.flower.core.progress import EndedRound
 from turnout.adapters.flower.simulated import SimulatedSlots
-from turnout.adapters.flower.slots.updates import check_model, rebase
+from turnout.errors import SettingError
 from turnout.live import RunningTurn
 from turnout.log import get_log
 from turnout.storage.training_log import OWN_PREFIX
@@ -306,3 +308,46 @@ class SlotExchange(ReplyIntake):
 
     def _now(self) -> float:
         return time.monotonic() if self._simulated is None else self._simulated.now
+
+
+def check_model(arrays: ArrayRecord) -> None:
+    """Raises SettingError unless differences between models can be computed."""
+    for name, array in arrays.items():
+        if array.stype != NUMPY or (array.dtype in BYTES and len(array.shape) == 1):
+            raise SettingError(
+                f"the array {name!r} of the model holds serialized objects, and without rounds the difference between "
+                "models must be computed: use a fleet with rounds"
+            )
+
+
+def rebase(content: RecordDict, sent: ArrayRecord, current: ArrayRecord, factor: float) -> None:
+    """Replaces the model in a reply by the current one plus `factor` times what the client changed (FedBuff).
+
+    A strategy that averages models, or compares them with the current one, then sees the update of the client and not
+    the difference between the model that was sent and the current one. A record that does not have the arrays of the
+    model is left as it is. Whole numbers are moved without the factor.
+
+    Args:
+        content: The content of the reply, which is changed.
+        sent: The model that the client was sent.
+        current: The current model.
+        factor: The discount of the update.
+    """
+    for name, record in list(content.array_records.items()):
+        if {key: array.shape for key, array in record.items()} == {key: array.shape for key, array in sent.items()}:
+            content[name] = ArrayRecord(
+                {key: Array(_moved(record[key], sent[key], current[key], factor)) for key in record}
+            )
+
+
+def _moved(trained: Array, sent: Array, current: Array, factor: float) -> npt.NDArray[Any]:
+    new, old, now = trained.numpy(), sent.numpy(), current.numpy()
+    if new.dtype.kind == "b":
+        return new
+    if new.dtype.kind in "iu":
+        moved: npt.NDArray[Any] = now + (new - old)
+    else:
+        with np.errstate(invalid="ignore"):  # infinity, as in the mask of an attention layer, has no difference
+            moved = now + factor * (new - old)
+        moved = np.where(np.isfinite(moved), moved, new)
+    return np.asarray(moved, dtype=new.dtype)
