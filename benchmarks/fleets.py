@@ -14,7 +14,7 @@ from turnout.kernel.cohort import cohort_of_contexts
 from turnout.kernel.pace.prices import paced_cohort_of_contexts
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.fair_pace import FairPace
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.rbcsf import RBCSF
 
 RATE = "3/20"
 UNITS = 20  # units per turn at this rate

@@ -63,19 +63,15 @@ class LazyTable(Mapping[str, T]):
 
     Args:
         package: The package of the modules.
-        modules: The names of what each module has, with the names of their classes.
+        homes: The module and the class of each, as module:Class.
     """
 
-    def __init__(self, package: str, modules: Mapping[str, Mapping[str, str]]) -> None:
-        self._homes = {
-            name: (f"{package}.{module}", attribute)
-            for module, names in modules.items()
-            for name, attribute in names.items()
-        }
+    def __init__(self, package: str, homes: Mapping[str, str]) -> None:
+        self._package, self._homes = package, homes
 
     def __getitem__(self, name: str) -> T:
-        module, attribute = self._homes[name]
-        value: T = getattr(importlib.import_module(module), attribute)
+        module, _, attribute = self._homes[name].partition(":")
+        value: T = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
         return value
 
     def __contains__(self, name: object) -> bool:

@@ -18,7 +18,7 @@ from cli.in_process import error_of, json_of
 from documents import check_command
 from plugin_packages import SOURCE, forget, forgotten_modules, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
-from turnout.cli.plugins.describing import describe_policy, describe_world
+from turnout.cli.plugins.catalogue import describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites

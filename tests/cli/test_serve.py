@@ -1,11 +1,17 @@
-"""`turnout fleet serve` and `turnout fleet create`."""
+"""`turnout fleet serve | create | dashboard`."""
 
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
+import re
 import signal
+import socket
+import ssl
+import webbrowser
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,10 +19,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from cli.in_process import error_of, run
+from cli.in_process import error_of, output_of, run
 from cli.processes import running, send, status_of
-from turnout.live import FleetReader, Scheduler
+from dashboard.served import small_fleet
+from turnout.client import FleetClient, UnavailableError
+from turnout.dashboard import serving as dashboard_serving
+from turnout.lab import RunStore
+from turnout.live import FleetReader, RunningTurn, Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
 from turnout.service.access.tokens import FleetTokens
@@ -205,3 +219,179 @@ def test_it_warns_if_other_machines_can_reach_it_without_tls(
     assert "b.turnout is not served yet, and is tried again from time to time: it is damaged\n" in shown
     assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
     assert ("Other machines can reach this address, and the connection is not encrypted." in shown) == is_warned
+
+
+# TLS, with a certificate that the test makes
+
+
+def make_certificate(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
+    """Writes a certificate of 127.0.0.1 that it signs itself, and its private key; returns their paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "turnout test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encryption = serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    paths = folder / f"{name}.pem", folder / f"{name}.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    return paths
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.turnout"
+    run("fleet", "create", path, *SLOTS)
+    return path
+
+
+def test_a_client_that_trusts_the_certificate_calls_over_tls_and_others_do_not(fleet: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "service")
+    other, _ = make_certificate(tmp_path, "other")
+    with FleetTokens(fleet) as file:
+        (device,) = file.create("device", clients=["phone-1"])
+    with serving(fleet, "--certificate", certificate, "--key", key) as (_, port, lines):
+        address = f"https://127.0.0.1:{port}/v1/fleets/fleet"
+        assert lines[0] == f"{fleet} at {address}\n"
+        with FleetClient(address, token=device.text, authorities=certificate) as client:
+            turn = client.check_in()
+            assert isinstance(turn, RunningTurn)
+            assert client.report(turn.id, 12.5)
+        for authorities in (other, None):
+            with (
+                FleetClient(address, token=device.text, authorities=authorities) as client,
+                pytest.raises(UnavailableError, match=f"is refused: {ssl.SSLCertVerificationError.__name__}"),
+            ):
+                client.check_in()
+        plain = FleetClient(address.replace("https", "http"), token=device.text, attempts=1)
+        with plain, pytest.raises(UnavailableError):
+            plain.check_in()
+
+
+def test_files_that_cannot_be_used_for_tls_are_refused_before_anything_is_opened(fleet: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "service")
+    other, encrypted = make_certificate(tmp_path, "other", b"secret")
+    advice = "pass a certificate and its own private key as PEM files, the key without a password"
+    for files in ((certificate, encrypted), (other, encrypted), (other, key), (key, certificate)):
+        refused = error_of("fleet", "serve", fleet, "--no-tokens", "--certificate", files[0], "--key", files[1])
+        assert f"cannot use {files[0]} and {files[1]} for TLS" in refused
+        assert advice in refused
+    assert "cannot use" in error_of(
+        "fleet", "serve", fleet, "--no-tokens", "--certificate", certificate
+    )  # without its key
+
+
+# The dashboard
+
+
+dashboard = partial(running, "dashboard")
+
+
+@pytest.fixture
+def runs(folder: Path) -> Path:
+    """An empty store of runs."""
+    path = folder / "runs.turnout"
+    RunStore(path).close()
+    return path
+
+
+def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> None:
+    """Ctrl-C ends it with exit code 0 and without output, also while a page is connected."""
+    path = folder / "fleet.turnout"
+    small_fleet(path, rounds=5)
+    with dashboard(path) as (process, port, lines):
+        assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", lines[0])
+        assert lines[1:] == ["Press Ctrl-C to stop.\n"]
+        assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "fleet.turnout"
+        listener = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
+        try:
+            listener.request("GET", "/api/live")
+            stream = listener.getresponse()
+            assert stream.readline() == b"event: change\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=MAX_WAIT)
+            with stream:
+                stream.read()
+        finally:
+            listener.close()
+        assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_it_warns_if_other_machines_can_reach_it(runs: Path) -> None:
+    with dashboard(runs, "--host", "0.0.0.0", TURNOUT_TOKEN="from the environment") as (process, address, lines):
+        assert re.search(r" at http://0\.0\.0\.0:\d+/\n", lines[0])
+        assert "Other machines can reach this address" in lines[1]
+        assert lines[2] == "To open the page, add ?token= and your token to the address.\n"
+        assert "from the environment" not in "".join(lines)
+        assert status_of(address, "/api/store") == 401
+        assert status_of(address, "/api/store", {"Authorization": "Bearer from the environment"}) == 200
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=MAX_WAIT)
+        assert (out, err) == ("", "")
+        assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_token_of_the_user_is_never_printed(runs: Path) -> None:
+    token = "my-own-secret-token"
+    with dashboard(runs, "--token", token) as (process, port, lines):
+        statuses = [
+            status_of(port, f"/?token={token}"),
+            status_of(port, "/api/store"),
+            status_of(port, "/api/store", {"Authorization": f"Bearer {token}"}),
+            status_of(port, f"/nothing?token={token}", {"Authorization": f"Bearer {token}"}),
+        ]
+        with socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT) as raw:
+            raw.sendall(f"GET /?token={token}\x00 HTTP/1.1\r\n\r\n".encode())
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=MAX_WAIT)
+    assert statuses == [303, 401, 200, 404]
+    assert token not in "".join([*lines, out, err])
+
+
+def test_a_generated_token_is_printed_once(runs: Path) -> None:
+    with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
+        token = re.search(r"\?token=(\S+)", lines[0])
+        assert token
+        assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=MAX_WAIT)
+    assert "".join([*lines, out, err]).count(token[1]) == 1
+    assert "Keep the address secret: it contains the token.\n" in lines
+
+
+def test_a_token_must_be_long(runs: Path) -> None:
+    assert "at least 12 printable ASCII characters" in error_of("fleet", "dashboard", runs, "--token", "short")
+
+
+def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
+    assert "there is no file" in error_of("fleet", "dashboard", folder / "nothing.turnout")
+    (folder / "empty.turnout").touch()
+    assert "empty.turnout" in error_of("fleet", "dashboard", folder / "empty.turnout")
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])
+def test_a_missing_extra_is_named_with_its_installation(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name, *rest))
+    assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in error_of("fleet", "dashboard", runs)
+
+
+def test_a_browser_is_opened_only_with_the_option(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[str]()
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(dashboard_serving, "serve", lambda _, **given: given["announce"]("http://127.0.0.1:1/"))
+    for arguments, expected in (([], []), (["--open"], ["http://127.0.0.1:1/"])):
+        assert "http://127.0.0.1:1/" in output_of("fleet", "dashboard", runs, *arguments)
+        assert opened == expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from turnout.dashboard.views.clients import COLUMNS
 from turnout.dashboard.views.common import SHOWN_ROWS
-from turnout.dashboard.views.queues import COLUMNS
 
 
 class Maybe(NamedTuple):

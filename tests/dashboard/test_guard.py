@@ -1,4 +1,4 @@
-"""Access control: loopback host names, tokens and serve()."""
+"""Access control: loopback host names, tokens and serve(); the list of several fleets, and their dashboards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,13 +16,19 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dashboard.served import Served, served, served_fleet, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
+from requesting import Reply, running, send_request
 from turnout.dashboard import serving
+from turnout.dashboard.serving import FleetPages
 from turnout.errors import SettingError, StoreError
-from turnout.web.access import MIN_TOKEN, SharedToken
-from turnout.web.guard import COOKIE
+from turnout.web.access import MIN_TOKEN, Access, Caller, SharedToken
+from turnout.web.connections import LIMITS
+from turnout.web.guard import COOKIE, PageGuard
+from turnout.web.serving import Server
 from waiting import MAX_WAIT
 
 TOKEN = "a-token-for-the-tests"
@@ -373,3 +380,82 @@ def test_serve_checks_its_arguments_before_it_listens(directory: Path) -> None:
         serving.serve(directory / "nothing.turnout")
     with pytest.raises(SettingError, match="cannot listen"):
         serving.serve(directory / "fleet.turnout", host="203.0.113.7", token="x" * 20)
+
+
+# Several fleets
+
+
+class Tokens:
+    """Access to each fleet, and to both, with a token."""
+
+    needs_token = True
+
+    def caller(self, text: str) -> Caller | None:
+        fleets = {"token-of-phones": "phones", "token-of-cars": "cars", "token-of-all": None}
+        return Caller("viewer", fleets[text]) if text in fleets else None
+
+
+def access(*, locked: bool) -> Access:
+    return Tokens() if locked else SharedToken(None)
+
+
+def page(name: str, *, locked: bool) -> ASGIApp:
+    """Returns a dashboard that answers with its name and the path that it sees."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await JSONResponse({"fleet": name, "path": scope["path"]})(scope, receive, send)
+
+    return PageGuard(answer, access=access(locked=locked), fleet=name)
+
+
+@contextmanager
+def serving_fleets(*, locked: bool) -> Iterator[Callable[..., Reply]]:
+    """Serves the dashboards of two fleets; yields what requests a path."""
+    fleets = {name: page(name, locked=locked) for name in ("phones", "cars")}
+    server = Server(FleetPages(fleets, access(locked=locked)), LIMITS, [], shutdown_seconds=1)
+    with socket.create_server(("127.0.0.1", 0)) as listener, running(server, listener):
+        port = listener.getsockname()[1]
+        yield lambda path, **headers: send_request(port, "GET", path, headers=headers)
+
+
+def test_the_list_links_the_dashboard_of_every_fleet() -> None:
+    with serving_fleets(locked=False) as get:
+        listed = get("/")
+        assert (listed.status, listed.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for name in ("phones", "cars"):
+            assert (
+                f'<tr data-fleet="{name}"><th class="text" scope="row"><a href="/fleets/{name}/">{name}</a>'.encode()
+                in listed.body
+            )
+        assert b'src="/fleets/phones/static/fleets.js"' in listed.body
+        assert get("/fleets/cars/").data == {"fleet": "cars", "path": "/"}
+        assert get("/fleets/phones/api/store").data == {"fleet": "phones", "path": "/api/store"}
+        moved = get("/fleets/cars")
+        assert (moved.status, moved.headers["location"]) == (307, "/fleets/cars/")
+        for path in ("/fleets/trains/", "/api/store"):
+            reply = get(path)
+            assert (reply.status, "there is no such page" in reply.error) == (404, True)
+        assert get("/", host="elsewhere.example").status == 421
+
+
+def test_a_token_shows_its_fleets_only() -> None:
+    with serving_fleets(locked=True) as get:
+        assert get("/").status == 401
+        assert get("/", authorization="Bearer nonsense").status == 401
+        body = get("/", authorization="Bearer token-of-all").body
+        assert (b"phones" in body, b"cars" in body) == (True, True)
+        own = get("/", authorization="Bearer token-of-cars")
+        assert (own.status, own.headers["location"], own.body) == (303, "/fleets/cars/", b"")
+        assert get("/fleets/cars/", authorization="Bearer token-of-cars").status == 200
+        assert get("/fleets/phones/", authorization="Bearer token-of-cars").status == 401
+
+
+@pytest.mark.parametrize("prefix", ["", "/fleets/cars"])
+def test_a_token_becomes_a_cookie_of_the_page_that_it_opened(prefix: str) -> None:
+    with serving_fleets(locked=True) as get:
+        reply = get(f"{prefix}/?token=token-of-cars")
+        assert (reply.status, reply.headers["location"]) == (303, f"{prefix}/")
+        cookie, *attributes = reply.headers["set-cookie"].split("; ")
+        assert f"Path={prefix}/" in attributes
+        assert get("/fleets/cars/api/store", cookie=cookie).status == 200
+        assert get("/fleets/phones/api/store", cookie=cookie).status == 401

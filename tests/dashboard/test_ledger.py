@@ -29,12 +29,11 @@ from lab.analysis.records import owed_by_queues
 from live import restless_server
 from live.fleets import named, offered, play_round, predicted_seconds, take_snapshot
 from narrowing import known
-from turnout.dashboard.sources.change import ChangeDetector
-from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
+from turnout.dashboard.sources.columns import CHANGE_THRESHOLD, ChangeDetector
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
-from turnout.dashboard.views.queues import turns_and_availability
+from turnout.dashboard.views.clients import turns_and_availability
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore

@@ -17,8 +17,7 @@ from starlette.routing import Route
 
 from dashboard.served import Served, run_store, served, small_fleet
 from live.fleets import packed_from_disk
-from turnout.dashboard.app import make_app
-from turnout.dashboard.files import page_files
+from turnout.dashboard.app import make_app, page_files
 from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError

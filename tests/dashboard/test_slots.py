@@ -19,9 +19,8 @@ from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource
-from turnout.dashboard.views.baseline import Baselines
-from turnout.dashboard.views.client import client
-from turnout.dashboard.views.comparing import training
+from turnout.dashboard.views.clients import client
+from turnout.dashboard.views.comparing import Baselines, training
 from turnout.dashboard.views.overview import RECENT_PER_SLOT, overview
 from turnout.dashboard.views.rounds import _summary, round_detail, rounds
 from turnout.dashboard.views.system import metrics

@@ -24,14 +24,14 @@ from dashboard.readings import Audit, audit_of, close_to, predictions, random_co
 from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
 from live.fleets import offered, play_round
 from narrowing import known
-from turnout.dashboard.views import common, comparing, rounds, speed
+from turnout.dashboard.views import common, comparing, rounds
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import jain_index, lorenz_curve, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.live import FleetReader, Scheduler
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.rbcsf import RBCSF
 from waiting import wait_until
 
 RATE = Fraction(1, 6)
@@ -641,8 +641,8 @@ def test_the_band_reaches_from_the_5th_to_the_95th_percentile_of_the_older_half(
     newer_predicted = np.repeat([50.0, 500.0], 4)
     repeated = np.resize(np.arange(8), 202)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speed, "BAND_PARTS", 2)
-        band, inside = speed._band(
+        patch.setattr(rounds, "BAND_PARTS", 2)
+        band, inside = rounds._band(
             np.concatenate([predicted, newer_predicted[repeated]]),
             np.concatenate([actual, (newer_predicted + newer_errors)[repeated]]),
         )
@@ -654,7 +654,7 @@ def test_the_band_reaches_from_the_5th_to_the_95th_percentile_of_the_older_half(
 def test_a_band_needs_40_older_turns_and_has_at_most_10_parts_of_20_or_more(turns: int, parts: int) -> None:
     rng = np.random.default_rng(turns)
     predicted = rng.uniform(1.0, 9.0, turns)
-    band, inside = speed._band(predicted, predicted + rng.normal(size=turns))
+    band, inside = rounds._band(predicted, predicted + rng.normal(size=turns))
     assert (0 if band is None else len(band["low"])) == parts
     assert (inside is None) == (parts == 0)
 

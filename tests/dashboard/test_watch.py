@@ -25,8 +25,8 @@ from turnout.dashboard import watch as watch_module
 from turnout.dashboard.app import view_data
 from turnout.dashboard.sources import fleet as fleet_module
 from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.views.clients import turns
 from turnout.dashboard.views.overview import overview
-from turnout.dashboard.views.queues import turns
 from turnout.dashboard.views.rounds import rounds
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError

@@ -13,7 +13,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
 from turnout.kernel.rounds import LateArrivals, RoundReport
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration, exploration_from
+from turnout.policies.rbcsf import ConstantExploration, TheoreticalExploration, exploration_from
 
 
 def batch_regression(

@@ -386,7 +386,7 @@ def test_the_state_after_forgetting_does_not_depend_on_what_the_client_reported(
     """Sums and averages hide a value from a search; so two clients report slightly different values here.
 
     FairPace is left out: among clients of equal status it selects by any difference between the times learned so far.
-    tests/policies/test_fair_pace_forget.py has the same test of it with given cohorts.
+    tests/policies/test_fair_pace.py has the same test of it with given cohorts.
 
     The difference is too small to change a selection. If any number of the state still contained a report of the
     forgotten client, the two states would differ by about as much.

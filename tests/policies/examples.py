@@ -23,7 +23,7 @@ from turnout.policies import (
     WarmUp,
     WithGuarantee,
 )
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.wrappers.base import Wrapper
 
 #: Requires a policy, or what builds it, to satisfy the contract: the fixture `contract`.

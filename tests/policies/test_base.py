@@ -17,8 +17,8 @@ from turnout import POLICIES, RoundReport, Selection, SelectionPolicy, make_poli
 from turnout.errors import StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.policies import RBCSF, CoolDown, FedCS, RoundRobin, UniformRandom, WithGuarantee
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import setting_names
-from turnout.policies.small_fleet import SmallFleet
 
 #: Differs from every other length in a state, so that an axis of this length is one of clients.
 CLIENTS = 23

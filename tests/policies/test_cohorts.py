@@ -11,8 +11,8 @@ import pytest
 from killing import TORTURE
 from turnout import POLICIES, make_policy
 from turnout.errors import ReportError, SettingError
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import setting_names
-from turnout.policies.small_fleet import SmallFleet
 
 NOT_PUBLISHED = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
 PUBLISHED = [name for name in POLICIES if name not in NOT_PUBLISHED]

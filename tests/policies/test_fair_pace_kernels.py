@@ -15,7 +15,7 @@ from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
 from turnout.kernel.pace.usual import UsualContexts
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 KERNELS = ("compiled", "numpy")
 Result = TypeVar("Result")

@@ -14,7 +14,7 @@ from policies.examples import SOME_PAIRS, around, same_state
 from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import SettingError
 from turnout.policies import RBCSF, CoolDown, RoundRobin, SkewedRandom
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 SMALL = 9
 Build = Callable[[int], SelectionPolicy]

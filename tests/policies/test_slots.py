@@ -15,7 +15,7 @@ from turnout import POLICIES, FairPace, RoundOffer, RoundReport, SelectionPolicy
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.policies import Eligible, RoundRobin, UniformRandom, WithGuarantee
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 FILLING: tuple[str, ...] = (
     "fair-pace",

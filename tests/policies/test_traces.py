@@ -9,7 +9,7 @@ import pytest
 
 from turnout import POLICIES, make_policy
 from turnout.kernel.backend import using_kernel
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 TRACES = Path(__file__).parent / "traces"
 ROUNDS = 60

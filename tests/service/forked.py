@@ -23,7 +23,7 @@ from killing import environment
 
 #: The last line of a process that was not killed begins so.
 ENDED = "ended with status"
-IMPORTED = ("turnout.cli.app", "turnout.service.serving", "turnout.dashboard.choice", "service.attached")
+IMPORTED = ("turnout.cli.app", "turnout.service.serving", "turnout.dashboard.serving", "service.attached")
 
 
 class Forker:

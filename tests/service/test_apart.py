@@ -21,7 +21,7 @@ from requesting import Reply, read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, make_fleet, served
 from service.test_calls import Gate
 from turnout.dashboard.app import make_app
-from turnout.dashboard.choice import FleetPages
+from turnout.dashboard.serving import FleetPages
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler

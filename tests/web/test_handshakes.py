@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.responses import PlainTextResponse
 
-from cli.test_serve_tls import make_certificate
+from cli.test_serve import make_certificate
 from requesting import running
 from turnout.web import connections
 from turnout.web.access import SharedToken

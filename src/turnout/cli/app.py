@@ -12,8 +12,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from turnout.cli.advice import describe
-from turnout.cli.interruption import Interrupted
+from turnout.cli.advice import Interrupted, describe
 from turnout.errors import TurnoutError
 from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
@@ -41,12 +40,10 @@ FLEET = CommandGroup(
     "Example: turnout fleet status fleet.turnout",
     {
         **_in("fleet.settings", "create", "amend"),
-        **_in("fleet.status", "status", "history", "export"),
-        **_in("fleet.explain", "explain"),
+        **_in("fleet.status", "status", "history", "export", "explain"),
         **_in("fleet.certify", "certify"),
         **_in("fleet.replay", "replay"),
-        **_in("fleet.dashboard", "dashboard"),
-        **_in("fleet.serve", "serve"),
+        **_in("fleet.serve", "dashboard", "serve"),
         "tokens": TOKENS,
         **_in("fleet.operate", "doctor", "backup", "copy", "restore", "compact", "retire", "forget", "abandon_round"),
     },

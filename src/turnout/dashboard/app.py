@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from turnout.dashboard.files import page_files
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
-from turnout.dashboard.views.baseline import Baselines
+from turnout.dashboard.views import clients, comparing, overview, rounds, system
 from turnout.dashboard.views.common import RoundNumber, Run, Text, about, plain
+from turnout.dashboard.views.comparing import Baselines
 from turnout.dashboard.watch import Watch, log
-from turnout.errors import ReportError, StoreError, TurnoutError
+from turnout.errors import ReportError, SettingError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import UNREADABLE, ErrorAnswers, error_response
 from turnout.web.guard import JSON, PageGuard, caller_of, is_still_allowed
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PLOTLY = "plotly.min.js"
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """The content of a file, its media type, and an entity tag that changes with the content."""
+
+    data: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """Returns the files by name: those of this package, and Plotly's script from its Python package."""
+    files = {
+        file.name: _page_file(file.name, file.read_bytes())
+        for file in resources.files("turnout.dashboard").joinpath("static").iterdir()
+        if Path(file.name).suffix in _TYPES
+    }
+    try:
+        script = resources.files("plotly").joinpath("package_data", PLOTLY).read_bytes()
+    except (ModuleNotFoundError, OSError) as error:
+        raise SettingError(
+            f"the charts need Plotly's script, which was not found ({error}): pip install 'turnout[dashboard]'"
+        ) from error
+    return {**files, PLOTLY: _page_file(PLOTLY, script)}
+
+
+def _page_file(name: str, data: bytes) -> PageFile:
+    media_type = _TYPES[Path(name).suffix]
+    return PageFile(data, f"{media_type}; charset=utf-8", f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
@@ -41,14 +79,14 @@ PUBLIC = ("/healthz",)
 #: The views of a fleet or run, each at /api/NAME; the parameters of a request are those of the function.
 VIEWS: dict[str, View] = {
     "overview": overview.overview,
-    "fairness": fairness.fairness,
-    "clients": fairness.clients,
-    "queues": queues.queues,
-    "turns": queues.turns,
-    "speed": speed.speed,
+    "fairness": clients.fairness,
+    "clients": clients.clients,
+    "queues": clients.queues,
+    "turns": clients.turns,
+    "speed": rounds.speed,
     "rounds": rounds.rounds,
     "round": rounds.round_detail,
-    "client": client.client,
+    "client": clients.client,
     "compare": comparing.compare,
     "training": comparing.training,
     "runs": comparing.runs,
@@ -178,7 +216,7 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    data: dict[str, Any] = plain({**asdict(explanation), "next": client.next_turn(explanation)})
+    data: dict[str, Any] = plain({**asdict(explanation), "next": clients.next_turn(explanation)})
     return data
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, make_digest
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.sources.run import RunSource, describe_run
+from turnout.dashboard.sources.run import Digest, RunSource, describe_run, make_digest
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.analysis.judging import JudgedPromise, promise_of_runs
 from turnout.lab.runs.info import RunInfo

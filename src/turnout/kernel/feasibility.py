@@ -12,7 +12,7 @@ import numpy.typing as npt
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
 from turnout.kernel.certificate import Accrual, Tolerance
-from turnout.kernel.pace.presence import expected_absence
+from turnout.kernel.pace.usual import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
 ROUNDING = 1e-9

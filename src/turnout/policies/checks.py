@@ -18,6 +18,7 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.check_support import (
     ROUNDS,
     Build,
+    SmallFleet,
     copied,
     equals_joining_client,
     eventful_fleet,
@@ -38,7 +39,6 @@ from turnout.policies.check_support import (
     with_client,
     with_flag,
 )
-from turnout.policies.small_fleet import SmallFleet
 
 SLOTS = 4
 

@@ -51,7 +51,6 @@ from turnout.kernel.certificate import exact_tolerance
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import (
     HEAD_ROUNDS,
     ClientPrices,
@@ -63,12 +62,12 @@ from turnout.kernel.pace.prices import (
     price_order,
     sharers,
 )
-from turnout.kernel.pace.usual import UsualContexts
+from turnout.kernel.pace.usual import Presence, UsualContexts
 from turnout.kernel.rounds import LOSS, RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import replaced
+from turnout.policies.common import RelativeSignal, as_turn_values
 from turnout.policies.guaranteed import GuaranteedPolicy
-from turnout.policies.observations import RelativeSignal, as_turn_values
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
 

@@ -14,33 +14,35 @@ from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper
 
-#: The names and classes of policies and wrappers, by module of this package, which is imported when it is first used.
+#: The class of each policy and wrapper, by name; its module is imported when it is first used.
 BUILT_IN_POLICIES = {
-    "fair_pace": {"fair-pace": "FairPace"},
-    "rbcsf.policy": {"rbcsf": "RBCSF"},
-    "baselines.uniform": {"random": "UniformRandom", "skewed": "SkewedRandom"},
-    "baselines.round_robin": {"round-robin": "RoundRobin"},
-    "baselines.fedcs": {"fedcs": "FedCS"},
-    "baselines.oracle": {"fastest": "Fastest", "fair-oracle": "FairOracle"},
-    "baselines.data_size": {"data-size": "DataSize"},
-    "published.oort": {"oort": "Oort"},
-    "published.power_of_choice": {"power-of-choice": "PowerOfChoice"},
-    "published.tifl": {"tifl": "TiFL"},
-    "published.active_fl": {"active-fl": "ActiveFL"},
-    "published.refl": {"refl": "REFL"},
-    "published.cs_ucb": {"cs-ucb": "CSUCB", "cs-ucb-q": "CSUCBQ"},
-    "published.e3cs": {"e3cs": "E3CS"},
-    "published.ucb_cs": {"ucb-cs": "UCBCS"},
+    "fair-pace": "fair_pace:FairPace",
+    "rbcsf": "rbcsf:RBCSF",
+    "random": "baselines:UniformRandom",
+    "skewed": "baselines:SkewedRandom",
+    "round-robin": "baselines:RoundRobin",
+    "fedcs": "baselines:FedCS",
+    "fastest": "baselines:Fastest",
+    "fair-oracle": "baselines:FairOracle",
+    "data-size": "baselines:DataSize",
+    "oort": "published.oort:Oort",
+    "power-of-choice": "published.losses:PowerOfChoice",
+    "tifl": "published.times:TiFL",
+    "active-fl": "published.losses:ActiveFL",
+    "refl": "published.availability:REFL",
+    "cs-ucb": "published.times:CSUCB",
+    "cs-ucb-q": "published.times:CSUCBQ",
+    "e3cs": "published.availability:E3CS",
+    "ucb-cs": "published.losses:UCBCS",
 }
-
 BUILT_IN_WRAPPERS = {
-    "wrappers.guarantee": {"with-guarantee": "WithGuarantee"},
-    "wrappers.overcommit": {"overcommit": "Overcommit"},
-    "wrappers.eligible": {"eligible": "Eligible"},
-    "wrappers.busy": {"exclude-busy": "ExcludeBusy"},
-    "wrappers.cooldown": {"cool-down": "CoolDown"},
-    "wrappers.quota": {"quota": "Quota"},
-    "wrappers.warmup": {"warm-up": "WarmUp"},
+    "with-guarantee": "wrappers.guarantee:WithGuarantee",
+    "overcommit": "wrappers.offers:Overcommit",
+    "eligible": "wrappers.offers:Eligible",
+    "exclude-busy": "wrappers.offers:ExcludeBusy",
+    "cool-down": "wrappers.offers:CoolDown",
+    "quota": "wrappers.offers:Quota",
+    "warm-up": "wrappers.offers:WarmUp",
 }
 
 #: The policies by name.

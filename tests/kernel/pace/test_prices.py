@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.pace.presence import Presence, absence
 from turnout.kernel.pace.prices import (
     MAX_PRICE,
     Pace,
@@ -26,6 +25,7 @@ from turnout.kernel.pace.prices import (
     price_order,
     room_at,
 )
+from turnout.kernel.pace.usual import Presence, absence
 
 KERNELS = ("compiled", "numpy")
 

@@ -16,8 +16,7 @@ from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_expl
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
 from turnout.lab.worlds.paper import PaperWorld
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.rbcsf import RBCSF, ConstantExploration, TheoreticalExploration
 
 
 def run(seed: int = 0, rounds: int = 30) -> RoundColumns:

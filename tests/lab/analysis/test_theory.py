@@ -16,9 +16,8 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.lab.analysis.theory import drift_constant, queue_bound, regret, regret_bound
 from turnout.lab.runs.play import play
-from turnout.policies.baselines.oracle import FairOracle
-from turnout.policies.baselines.uniform import UniformRandom
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.baselines import FairOracle, UniformRandom
+from turnout.policies.rbcsf import RBCSF
 
 # Regret
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout import SelectionPolicy, make_policy
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 
 def play_rounds(rounds: int, *, name: str = "rbcsf", seed: int = 0, **settings: Any) -> list[RoundRecord]:

@@ -24,7 +24,7 @@ from turnout.lab import (
 )
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.world import BegunRounds
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 DIGITS = load_dataset("digits")
 

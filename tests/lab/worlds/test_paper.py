@@ -13,8 +13,8 @@ from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, play
-from turnout.policies.rbcsf.exploration import TheoreticalExploration
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
+from turnout.policies.rbcsf import TheoreticalExploration
 
 ROUNDS = 500
 

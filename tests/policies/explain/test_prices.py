@@ -17,9 +17,9 @@ from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.pace.prices import exact_prices, price_order
 from turnout.lab import PaperWorld, play
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.explain.explanation import Explanation, explain_choice
 from turnout.policies.explain.margin import selection_margin
-from turnout.policies.small_fleet import SmallFleet
 
 
 def random_policy(rng: np.random.Generator, **settings: Any) -> tuple[FairPace, RoundOffer]:

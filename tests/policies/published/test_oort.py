@@ -14,7 +14,7 @@ from turnout import RoundOffer, RoundReport
 from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 
 
 def offer_to(clients: int, round_: int, available: list[bool] | None = None) -> RoundOffer:

@@ -29,8 +29,8 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, UniformRandom
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import WRAPPERS
-from turnout.policies.small_fleet import SmallFleet
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections, resize, restrict_report
 
 #: Every possible pair of a wrapper and a policy inside; fewer of them for tests that take long.

@@ -17,7 +17,7 @@ from policies.examples import Contract, offer_of, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import InfeasiblePromise, ReportError, SettingError
 from turnout.policies import Fastest, FedCS, RoundRobin, UniformRandom
-from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.check_support import SmallFleet
 from turnout.policies.wrappers.guarantee import MostOwed, WithGuarantee
 
 

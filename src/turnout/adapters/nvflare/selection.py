@@ -18,9 +18,8 @@ from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
 from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.models import as_loss, as_signals, model_problem
-from turnout.adapters.nvflare.clients import ClientDirectory
+from turnout.adapters.nvflare.clients import ClientDirectory, SiteGroups
 from turnout.adapters.nvflare.fleet import FleetPlan, SelectionOptions, as_stored
-from turnout.adapters.nvflare.groups import SiteGroups
 from turnout.adapters.nvflare.internals import EmptyRounds
 from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask
 from turnout.adapters.nvflare.status import read_status

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from turnout.cli.interruption import resumable
+from turnout.cli.advice import resumable
 from turnout.cli.lab.tracking import Tracks
 from turnout.cli.options import make_folder, progress_bar, require_packages, say
 from turnout.counting import pluralize

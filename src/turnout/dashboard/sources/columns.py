@@ -1,4 +1,4 @@
-"""The data of a run or fleet by round, by turn and by client."""
+"""The data of a run or fleet by round, by turn and by client, in columns that grow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,127 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from turnout.dashboard.sources.change import ChangeDetector
-from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, read_only
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
 from turnout.live._internals import CUT_OFF, JUDGED_AFTER, KINDS, REDUNDANT, FleetTotals
+from turnout.policies.base import Memory
+
+#: Memory limit of the availability masks; the oldest rounds are dropped first.
+MAX_BYTES = 96 * 2**20
+
+
+class GrowingTable:
+    """Columns of the same length, whose capacity doubles when they are full.
+
+    Args:
+        columns: The type of each column, by name.
+    """
+
+    def __init__(self, columns: Mapping[str, npt.DTypeLike]) -> None:
+        self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(1024, dtype) for name, dtype in columns.items()}
+        self._capacity, self._count = 1024, 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Returns a read-only view of the values of a column that were appended so far."""
+        view: npt.NDArray[Any] = read_only(self._columns[name][: self._count])
+        return view
+
+    def append(self, count: int, values: Mapping[str, Any]) -> None:
+        """Appends rows; `values` has the array of each column, or a scalar that is the same in all of them."""
+        start, self._count = self._count, self._count + count
+        if self._count > self._capacity:
+            self._capacity = max(self._count, 2 * self._capacity)
+            for name, column in self._columns.items():
+                self._columns[name] = np.empty(self._capacity, column.dtype)
+                self._columns[name][:start] = column[:start]
+        for name, column in self._columns.items():
+            column[start : self._count] = values[name]
+
+    def replace(self, name: str, start: int, values: Any, count: int = 1) -> None:
+        """Replaces `count` values of a column that were appended before, from index `start` on."""
+        if not 0 <= start <= self._count - count:
+            raise IndexError(f"start must be at least 0 and at most {self._count - count}, got {start}")
+        self._columns[name][start : start + count] = values
+
+
+class AvailabilityMasks:
+    """Bit masks of the available clients by round, limited to `max_bytes`; the oldest rounds are dropped first."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._bits: dict[int, npt.NDArray[np.uint8]] = {}
+
+    @property
+    def first(self) -> int | None:
+        """The first round with a mask; None if there is no mask."""
+        return next(iter(self._bits), None)
+
+    def add(self, round: int, available: BoolArray) -> None:
+        """Adds the mask of the next round."""
+        bits = np.packbits(available)
+        self._bits[round] = bits
+        self._bytes += bits.nbytes
+        while self._bytes > self._max_bytes and len(self._bits) > 1:
+            self._bytes -= self._bits.pop(next(iter(self._bits))).nbytes
+
+    def get(self, rows: IntArray, rounds: IntArray, *, sparse: bool = False) -> BoolArray | None:
+        """Returns whether each client was available, shape (rounds, clients); None if a mask is missing.
+
+        If the masks are `sparse`, nobody is marked in a round without one.
+        """
+        available = np.zeros((len(rounds), len(rows)), dtype=np.bool_)
+        for index, number in enumerate(rounds.tolist()):
+            bits = self._bits.get(number)
+            if bits is None:
+                if sparse:
+                    continue
+                return None
+            byte = rows >> 3
+            joined = byte < len(bits)
+            available[index, joined] = (bits[byte[joined]] >> (7 - (rows[joined] & 7)) & 1).astype(np.bool_)
+        return available
+
+
+DRIFT = 0.5  # typical errors that are subtracted from every step of the test
+SMOOTHING = 0.1  # weight of the newest error in the typical error
+WARM_UP = 5  # times of a client before the test starts
+
+
+class ChangeDetector(Memory):
+    """Page's CUSUM test on each client's prediction errors, upwards and downwards.
+
+    Errors are divided by the client's typical error. A client has changed when one of its two sums exceeds
+    `threshold`.
+    """
+
+    sums: FloatArray  # rows: sum of positive steps, sum of negative steps, typical error, number of times
+
+    def __init__(self, clients: int, threshold: float) -> None:
+        super().__init__(clients)
+        self.threshold = threshold
+        self._remember(sums=np.zeros(4))
+
+    def changed(self, rows: IntArray, expected: FloatArray, times: FloatArray) -> BoolArray:
+        """Adds one time of each of these clients, and returns which of them have changed."""
+        above, below, typical, known = self.sums[:, rows]
+        error = times - expected
+        scale = np.where(typical > 0, typical, np.abs(error))
+        steps = np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
+        tested = known >= WARM_UP
+        above = np.where(tested, np.maximum(above + steps - DRIFT, 0.0), 0.0)
+        below = np.where(tested, np.maximum(below - steps - DRIFT, 0.0), 0.0)
+        share = np.maximum(SMOOTHING, 1 / (known + 1))
+        typical = typical + share * (np.abs(error) - typical)
+        changed: BoolArray = np.maximum(above, below) > self.threshold
+        self.sums[:, rows] = np.where(changed, 0.0, np.stack([above, below, typical, known + 1]))
+        return changed
+
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.

@@ -7,8 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.dashboard.sources.columns import UNKNOWN, ClientLedger, Decision, Outcomes, TurnColumns
-from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
+from turnout.dashboard.sources.columns import (
+    UNKNOWN,
+    AvailabilityMasks,
+    ClientLedger,
+    Decision,
+    GrowingTable,
+    Outcomes,
+    TurnColumns,
+)
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
 from turnout.kernel.exchange_time import ExchangeTimeModel

@@ -19,7 +19,6 @@ from turnout.dashboard.views.common import (
     flags,
     mean_of,
     promises_of,
-    queue_of,
     tolerance_of,
 )
 from turnout.dashboard.views.rounds import OUT
@@ -88,18 +87,6 @@ def overview(watch: Watch, source: Source, *, since: Since = None) -> dict[str, 
         "warnings": _warnings(source),
         "behind": _furthest_behind(source, promises, shares),
     }
-
-
-def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
-    """Returns the worst, mean and 95th percentile of the debts by round; None if no debts are recorded."""
-    series = ledger.fairness_series
-    if queue_of(ledger) is None or not len(series["rounds"]):
-        return None
-    data: dict[str, Any] = {}
-    for name in ("worst", "mean", "p95"):
-        data["x"], (mean, _, high) = bin_series(series["rounds"].astype(np.int64), series[name])
-        data[name] = high if name == "worst" else mean
-    return data
 
 
 def shortfall_over_time(ledger: Ledger, first: int) -> dict[str, Any] | None:

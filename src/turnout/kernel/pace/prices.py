@@ -30,8 +30,7 @@ from turnout.kernel.backend import compiled_kernel, kernel_threads
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, SolvedCohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.pace.presence import Presence, absence
-from turnout.kernel.pace.usual import UsualContexts
+from turnout.kernel.pace.usual import Presence, UsualContexts, absence
 
 #: The share of a cohort among which the cost of a slow round is divided. Not all members of a slow round are as slow as
 #: its slowest member, so the share of each slow one is larger than one place. The constant was found by trial; the mean

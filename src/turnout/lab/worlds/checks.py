@@ -11,8 +11,7 @@ from turnout.errors import CheckError, TurnoutError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.baselines.round_robin import RoundRobin
-from turnout.policies.baselines.uniform import UniformRandom
+from turnout.policies.baselines import RoundRobin, UniformRandom
 from turnout.policies.check_support import is_plain, require, require_same_state, untouched_generators
 
 Build: TypeAlias = Callable[[int], World]

@@ -16,8 +16,13 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
-from turnout.policies.explain.prices import PriceSentences
-from turnout.policies.explain.sentences import MarginSentences, format_number, format_turns, inexact_sentence
+from turnout.policies.explain.sentences import (
+    MarginSentences,
+    PriceSentences,
+    format_number,
+    format_turns,
+    inexact_sentence,
+)
 
 SelectionOutcome: TypeAlias = Literal[
     "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"

@@ -13,9 +13,15 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, smallest
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundOffer, RoundReport, Selection
-from turnout.policies.observations import LastSignal, as_share, part_of
-from turnout.policies.sampling import exponential_keys, weighted_sample_linear
-from turnout.policies.sized import SizedPolicy, per_client_setting
+from turnout.policies.common import (
+    LastSignal,
+    SizedPolicy,
+    as_share,
+    exponential_keys,
+    part_of,
+    per_client_setting,
+    weighted_sample_linear,
+)
 
 
 class Oort(SizedPolicy):

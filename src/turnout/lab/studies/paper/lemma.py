@@ -17,7 +17,7 @@ from turnout.lab.studies.framework.claims import Claim, Group, Verdict, above, l
 from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
 from turnout.lab.tables import Table, as_columns
 from turnout.lab.worlds.paper import PaperWorld
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
+from turnout.policies.rbcsf import ConstantExploration, TheoreticalExploration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

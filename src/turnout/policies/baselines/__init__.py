@@ -1,4 +1,0 @@
-"""Baseline policies: random selection, round robin, oracles, FedCS, sampling by data size.
-
-This package is private: use what `turnout.policies` exports.
-"""
