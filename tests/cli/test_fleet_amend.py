@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
-from turnout.cli.fleet import settings as commands
+from turnout.cli.fleet import operate as commands
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler, SchedulerOptions
 from turnout.live._internals import Amendments
 
@@ -142,8 +142,7 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
         "min_turn_interval": 3600.0,
     }
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
-    printed = amend(path, *options)
-    assert printed == (
+    assert amend(path, *options) == (
         f"{path}: amended after turn 1: min_present from 1 to 3, "
         "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, "
         f"window_seconds from none to 30.0.\n{AFTERWARDS}"

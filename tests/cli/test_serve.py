@@ -51,8 +51,7 @@ def bearer(fleet: Path, role: Role, client: str | None = None) -> dict[str, str]
 
 def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
-    done = run("fleet", "create", path, *SLOTS, "--policy", "fair-pace")
-    assert done.stdout == (
+    assert run("fleet", "create", path, *SLOTS, "--policy", "fair-pace").stdout == (
         f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
         f"Next: turnout fleet tokens create {path} --role server, and turnout fleet serve {path}\n"
     )

@@ -16,7 +16,7 @@ from live.fleets import OpenFleet, named, offered, play_round, state_of
 from narrowing import known
 from turnout.errors import InfeasiblePromise
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.feasibility import least_tolerances, require_feasible
+from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
 from turnout.live import ClientStatus, Scheduler, certify
@@ -281,10 +281,3 @@ def test_the_scheduler_states_the_proved_bound_before_the_first_round(open_fleet
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.5, "tolerance": 3}, allow_infeasible=False)
     with pytest.raises(InfeasiblePromise, match=r"the tolerance 3, FairPace is proved to .* less than 3\.625 turns"):
         scheduler.choose(offered(*named(8)))
-
-
-def test_the_least_tolerance_grows_with_absences_only_if_these_earn_turns() -> None:
-    assert least_tolerances([0.1, 0.2], [0.5, 0.5], "available").tolist() == [0.1, 0.2]
-    assert least_tolerances([0.1, 0.0], [1.0, 0.0], "always").tolist() == [0.2, 0.0]
-    expected = 0.1 * (2 + np.log(0.001) / np.log(0.5))
-    assert least_tolerances([0.1], [0.5], "always").tolist() == [pytest.approx(expected)]

@@ -327,8 +327,7 @@ def test_with_expected_times_the_true_times_are_used() -> None:
     assert selection.reasons["usual"].tolist() == [8 / 3]
     policy.tell(make_report(1, selection.clients, offer.contexts[selection.clients], [4.0], available=available))
     later = policy.ask(RoundOffer(2, available, np.ones((3, 2)), expected_times=np.array([9.0, 3.0, 0.5])))
-    assert later.clients.tolist() == [2]
-    assert later.reasons["usual"].tolist() == [4.0]
+    assert (later.clients.tolist(), later.reasons["usual"].tolist()) == ([2], [4.0])
     assert later.reasons["behind"].tolist() == [0.5]
     with pytest.raises(OfferError, match="fair-pace with times='expected' needs the true expected times"):
         policy.ask(offer.without_truth())
@@ -367,8 +366,7 @@ def turns_with_losses(losses: FloatArray, rounds: int, **settings: Any) -> tuple
     for round_ in range(1, rounds + 1):
         offer = world.offer(round_)
         selection = policy.ask(offer.without_truth())
-        report = world.play(offer, selection)
-        policy.tell(replace(report, losses=losses[selection.clients]))
+        policy.tell(replace(world.play(offer, selection), losses=losses[selection.clients]))
         largest = max(largest, float(policy.certificate().behind.max()))
     return policy.turns, largest
 
@@ -385,8 +383,7 @@ def test_an_absurd_loss_buys_no_more_turns_than_one_that_a_tenth_of_the_clients_
 
 
 def test_clients_with_large_losses_get_more_turns() -> None:
-    losses = np.where(np.arange(40) % 2, 2.0, 0.5)
-    turns, behind = turns_with_losses(losses, 200)
+    turns, behind = turns_with_losses(np.where(np.arange(40) % 2, 2.0, 0.5), 200)
     assert turns[1::2].sum() > 1.3 * turns[::2].sum()
     assert behind <= 2.0
 
@@ -499,6 +496,15 @@ def test_values_of_turns_that_are_no_finite_numbers_from_0_are_refused(values: l
 
     with pytest.raises(SettingError, match=r"^turn_values(\[\d\] = .* must be finite| must return shape \(2,\))"):
         Odd(2, cohort_size=1).ask(RoundOffer(1, np.ones(2, dtype=np.bool_), np.ones((2, 3))))
+
+
+def test_a_cohort_problem_is_not_changed_by_later_rounds() -> None:
+    policy = FairPace(3, cohort_size=1, guaranteed_rate=0.2, accrual="always")
+    offer = RoundOffer(1, np.array([True, True, False]), np.ones((3, 3)))
+    outlook = known(policy.cohort_problem(offer).prices).outlook
+    before = outlook.after(1, np.arange(1, 4))
+    policy.tell(make_report(1, [1], np.ones((1, 3)), [2.0], available=offer.available))
+    assert np.array_equal(outlook.after(1, np.arange(1, 4)), before)
 
 
 # Forgetting: no number of the state depends on what the client reported

@@ -132,8 +132,7 @@ def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, counts: Any, seed
     for step in range(60):
         # The turn of client 5 lasts for a long time, so that it earns a whole turn meanwhile.
         if len(run.running_turns) == 3:
-            rows = [row for row in run.running_turns.rows.tolist() if row != 5 or step % 20 == 0]
-            client = rows[0]
+            client = next(row for row in run.running_turns.rows.tolist() if row != 5 or step % 20 == 0)
             run.running_turns.finish(client)
             report = run.reports.pop(client)
             policy.tell_finished(report)
@@ -199,8 +198,7 @@ def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
     again.restore(policy.state())
     assert as_comparable(again.state()) == as_comparable(policy.state())
     if policy.debts is not None:
-        certificate = known(policy.certificate())
-        assert certificate.promised.sum() > 0
+        assert known(policy.certificate()).promised.sum() > 0
 
 
 def test_a_wrapper_around_a_policy_that_needs_rounds_refuses_too() -> None:

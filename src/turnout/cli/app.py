@@ -33,13 +33,13 @@ def _in(module: str, *functions: str) -> dict[str, str]:
 TOKENS = CommandGroup(
     "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
     "Example: turnout fleet tokens create fleet.turnout --role server",
-    _in("fleet.tokens", "create", "list_", "revoke"),
+    _in("fleet.serve", "create", "list_", "revoke"),
 )
 FLEET = CommandGroup(
     "Create, inspect and operate a live fleet, in a file or a database, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        **_in("fleet.settings", "create", "amend"),
+        **_in("fleet.operate", "create", "amend"),
         **_in("fleet.status", "status", "history", "export", "explain"),
         **_in("fleet.certify", "certify"),
         **_in("fleet.replay", "replay"),

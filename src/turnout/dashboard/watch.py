@@ -231,8 +231,7 @@ class Watch:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            more = self.poll()
-            self._stop.wait(0.01 if more else POLL_SECONDS)
+            self._stop.wait(0.01 if self.poll() else POLL_SECONDS)
 
     def poll(self) -> bool:
         """Reads new records for about READ_SECONDS, publishes the new state, and returns whether there is more to read.

@@ -220,7 +220,13 @@ def numpy_cohort(
     keys = owed.units if order is None else order
     if len(rows) > SMALL_FLEET:
         rows = _filter_candidates(rows, times, keys, size)
-    return _sweep(rows, times[rows], owed, keys[rows], size, speed_weight, floor)
+    by_time = rows[np.argsort(times[rows], kind="stable")]  # rows ascend, so equal times keep the lower row first
+    seconds = times[by_time]
+    by_owed = np.argsort(-keys[by_time], kind="stable")  # ties: the faster client, then the lower row
+    durations = np.maximum(seconds, floor)
+    admitted, objective = _best_threshold(seconds, durations, owed.units[by_time], by_owed, owed, size, speed_weight)
+    members = np.sort(by_time[by_owed[by_owed < admitted][:size]])
+    return SolvedCohort(members, times[members], float(seconds[admitted - 1]), objective, len(rows))
 
 
 def _attainable_size(size: int, available: BoolArray, owed: OwedTurns) -> int:
@@ -274,37 +280,6 @@ def _drop_zero_times(rows: IntArray, zero_time: BoolArray, owed: IntArray, size:
     return rows[kept]
 
 
-def _sweep(
-    rows: IntArray,
-    times: FloatArray,
-    owed: OwedTurns,
-    keys: IntArray,
-    size: int,
-    speed_weight: float,
-    floor: float,
-) -> SolvedCohort:
-    """Evaluates every threshold, from the slowest to the fastest, and returns the best cohort.
-
-    Args:
-        rows: The rows of the candidates, in ascending order.
-        times: The times of the candidates.
-        owed: The turns owed to each client of the fleet.
-        keys: Integers that order the candidates by their debts.
-        size: The size of the cohort.
-        speed_weight: The weight of the slowest time against the owed turns.
-        floor: The shortest duration of the round.
-    """
-    by_time = np.argsort(times, kind="stable")  # rows ascend, so equal times keep the lower row first
-    ordered_times = times[by_time]
-    units = owed.units[rows[by_time]]
-    by_owed = np.argsort(-keys[by_time], kind="stable")  # ties: the faster client, then the lower row
-    durations = np.maximum(ordered_times, floor)
-    admitted, objective = _best_threshold(ordered_times, durations, units, by_owed, owed, size, speed_weight)
-    members = by_time[by_owed[by_owed < admitted][:size]]
-    members.sort()
-    return SolvedCohort(rows[members], times[members], float(ordered_times[admitted - 1]), objective, len(rows))
-
-
 def _best_threshold(
     times: FloatArray,
     durations: FloatArray,
@@ -315,6 +290,8 @@ def _best_threshold(
     speed_weight: float,
 ) -> tuple[int, float]:
     """Returns how many candidates, in order of time, the best threshold admits, and its objective.
+
+    It evaluates every threshold, from the slowest to the fastest.
 
     Args:
         times: The times of the candidates in ascending order.

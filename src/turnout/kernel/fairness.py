@@ -152,8 +152,7 @@ class FairnessQueues:
 
     def pay(self, rows: IntArray) -> None:
         """Subtracts one turn from what these clients are owed; nobody accrues."""
-        owed = np.maximum(self._settle(rows) - self.units_per_turn, 0)
-        self._balance[rows] = owed - self._credit_of(rows)
+        self._balance[rows] = np.maximum(self._settle(rows) - self.units_per_turn, 0) - self._credit_of(rows)
 
     def decisions_per_turn(self) -> int | IntArray:
         """Returns with how many decisions a client earns at most one turn: one number, or one per client."""

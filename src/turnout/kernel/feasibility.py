@@ -12,7 +12,6 @@ import numpy.typing as npt
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
 from turnout.kernel.certificate import Accrual, Tolerance
-from turnout.kernel.pace.usual import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
 ROUNDING = 1e-9
@@ -137,23 +136,6 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int, accrual
     probability = as_probabilities(availability)
     scale = feasibility(np.ones(len(probability)), probability, cohort_size, accrual).scale
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
-
-
-def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual: Accrual) -> FloatArray:
-    """Returns what the tolerance must exceed for each client to be kept within it, in turns.
-
-    A client falls its rate behind in a round without a turn. With accrual="always" it also falls behind while it is
-    absent, which may last for `expected_absence` rounds; then it needs one round to be selected, and one more to be
-    selected again: rate · (2 + longest absence).
-    """
-    requested = as_floats("rates", rates, 1, SettingError)
-    if accrual == "available":
-        return requested
-    least = np.zeros(len(requested))
-    promised = requested > 0
-    absence = np.broadcast_to(expected_absence(as_probabilities(availability)), requested.shape)
-    least[promised] = requested[promised] * (2 + absence[promised])
-    return least
 
 
 def _earned(rates: FloatArray, probability: FloatArray, accrual: Accrual) -> FloatArray:

@@ -192,8 +192,9 @@ class LateArrivals(Value):
         times = as_times("exchange_times", self.exchange_times, ReportError)
         since = np.zeros(len(clients), dtype=np.int64) if self.learned_since is None else self.learned_since
         since = np.array([as_count("learned_since", count, ReportError, least=0) for count in since], dtype=np.int64)
-        arrays = {"rounds": rounds, "contexts": contexts, "deadlines": deadlines, "exchange_times": times}
-        for name, array in {**arrays, "learned_since": since}.items():
+        columns = {"rounds": rounds, "contexts": contexts, "deadlines": deadlines, "exchange_times": times}
+        columns["learned_since"] = since
+        for name, array in columns.items():
             require_length(name, array, len(clients), "clients", ReportError)
         if len(set(zip(rounds.tolist(), clients.tolist(), strict=True))) < len(clients):
             raise ReportError("late_arrivals hold a client twice for the same round: give each late arrival once")
@@ -201,14 +202,7 @@ class LateArrivals(Value):
         refuse_where(times < deadlines, "exchange_times", times, why, ReportError)
         # A canonical order, so that the order of arrival does not affect rounding.
         order = np.lexsort((rounds, clients))
-        self._set(
-            rounds=rounds[order],
-            clients=clients[order],
-            contexts=contexts[order],
-            deadlines=deadlines[order],
-            exchange_times=times[order],
-            learned_since=since[order],
-        )
+        self._set(clients=clients[order], **{name: array[order] for name, array in columns.items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -78,8 +78,7 @@ class SkewedRandom(CohortPolicy):
                 f"{concentration}"
             )
         self.concentration = float(concentration)
-        rng = round_rng(seed, "skewed weights", 0)
-        self._log_weights = dirichlet_logs(rng, clients, self.concentration)
+        self._log_weights = dirichlet_logs(round_rng(seed, "skewed weights", 0), clients, self.concentration)
 
     def add(self, count: int) -> None:
         """Raises SettingError, because the weights of all clients are drawn together, once per run."""

@@ -253,14 +253,6 @@ def numbers_of(report: RoundReport, client: int) -> list[float]:
     return [number for number in numbers if np.isfinite(number) and number]
 
 
-def copied(offer: RoundOffer) -> RoundOffer:
-    """Returns an offer with copies of its arrays."""
-    times = offer.expected_times
-    return RoundOffer(
-        offer.round, offer.available.copy(), offer.contexts.copy(), None if times is None else times.copy()
-    )
-
-
 def other_unavailable(offer: RoundOffer) -> RoundOffer:
     """Returns an offer with other values of unavailable clients."""
     absent = ~offer.available

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,6 @@ from turnout.policies.check_support import (
     ROUNDS,
     Build,
     SmallFleet,
-    copied,
     equals_joining_client,
     eventful_fleet,
     freeze,
@@ -109,15 +109,14 @@ def the_offer_is_left_as_it_was(build: Build) -> None:
     """A policy does not write to an offer."""
     policy = build()
     for offer, _ in played(policy):
-        copy = copied(offer)
+        copy = deepcopy(offer)
         policy.ask(offer)
         require(offer == copy, f"ask changed the offer of round {offer.round}")
 
 
 def the_cohort_is_a_set_of_available_clients(build: Build) -> None:
     """Only available clients are selected, and none of them twice."""
-    policy = build()
-    for offer, selection in played(policy, availability=0.3):
+    for offer, selection in played(build(), availability=0.3):
         chosen = selection.clients.tolist()
         absent = [row for row in chosen if not offer.available[row]]
         require(not absent, f"round {offer.round}: {absent} were chosen but are not available")

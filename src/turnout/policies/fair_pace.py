@@ -39,6 +39,7 @@ take the place of rounds. A client that is training earns as well, but at most o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
@@ -297,7 +298,7 @@ class FairPace(GuaranteedPolicy):
                 values=None if pace.losses is None else pace.losses * pace.loss_price,
                 signal=self.value or "value",
                 outlook=PaceOutlook(
-                    pace.copy(), weighted, weights, places, self._presence_now(), offer.round, self._head_units
+                    deepcopy(pace), weighted, weights, places, deepcopy(self._presence), offer.round, self._head_units
                 ),
             ),
         )
@@ -322,11 +323,3 @@ class FairPace(GuaranteedPolicy):
         if not isinstance(self._times, LearnedTimes):
             raise SettingError("times='expected' learns no exchange times: use times='learned'")
         return self._times.model, self._times.usual
-
-    def _presence_now(self) -> Presence | None:
-        """Returns a copy of the presence of all clients, which later rounds do not change."""
-        if self._presence is None:
-            return None
-        copy = Presence(self.clients)
-        copy.restore(self._presence.state())
-        return copy

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard, TypeVar, get_type_hints
 
+from turnout import plugins
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.plugins import Kind, LazyTable, Registry, is_module_name
-from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper
 
@@ -141,7 +141,7 @@ def build_policy(name: str, clients: int, /, **settings: Any) -> SelectionPolicy
         raise SettingError(f"{name} has no setting 'clients': the number of clients is not a setting")
     if _is_wrapper_class(build):
         return build.named(clients, build_policy, **settings)
-    signatures.check_settings(name, build, settings)
+    plugins.check_settings(name, build, settings)
     policy = build(clients, **settings)
     if not isinstance(policy, SelectionPolicy):
         raise SettingError(f"{name} built {policy!r}, which is not a SelectionPolicy")
@@ -182,13 +182,13 @@ def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     build = _known(name)
     inner = ["policy", "settings"] if _is_wrapper_class(build) else []
-    return [] if build is None else [*inner, *signatures.setting_names(build)]
+    return [] if build is None else [*inner, *plugins.setting_names(build)]
 
 
 def setting_default(name: str, setting: str) -> Any:
     """Returns the default of a setting of a policy; None if it has none."""
     build = _known(name)
-    return None if build is None else signatures.setting_default(build, setting)
+    return None if build is None else plugins.setting_default(build, setting)
 
 
 def is_wrapper(name: str) -> bool:

@@ -15,7 +15,7 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging
 from adapters.nvflare.in_process import Job, always
 from turnout.adapters.common import machine
-from turnout.adapters.nvflare.clients import HAS_SITE_CONFIG
+from turnout.adapters.nvflare.rounds import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
 from turnout.errors import SettingError
 from turnout.live import Feature, Features, FleetReader
@@ -153,7 +153,7 @@ def test_groups_without_a_source_are_refused(fleet: str) -> None:
 
 
 def test_groups_of_the_site_configuration_need_nvflare_2_9(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.adapters.nvflare.clients.HAS_SITE_CONFIG", False)
+    monkeypatch.setattr("turnout.adapters.nvflare.rounds.HAS_SITE_CONFIG", False)
     with pytest.raises(SettingError, match=r"needs NVFlare 2\.9 or newer"):
         fedavg(fleet, groups="region")
 

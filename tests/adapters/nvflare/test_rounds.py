@@ -23,8 +23,7 @@ from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffoldin
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
 from narrowing import known
 from tracking.recording import Recording
-from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.rounds import FleetRounds
+from turnout.adapters.nvflare.rounds import ClientDirectory, FleetRounds
 from turnout.adapters.nvflare.selection import _content_of, _limit, _model_problem
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, FleetReader, Scheduler, Turn
@@ -39,8 +38,7 @@ def selected(fleet: str, **settings: Any) -> Any:
 
 
 def fedavg(fleet: str, *, num_clients: int = 2, num_rounds: int = 1, **settings: Any) -> Averaging:
-    selection = selected(fleet, **settings)
-    return Averaging(num_clients=num_clients, num_rounds=num_rounds, selection=selection)
+    return Averaging(num_clients=num_clients, num_rounds=num_rounds, selection=selected(fleet, **settings))
 
 
 def turns_of(fleet: str, client: str) -> list[Turn]:
@@ -100,11 +98,9 @@ def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_i
 
 
 def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=1), slow=always(seconds=60))
-    job.run(fedavg(fleet, num_rounds=8))
+    make_job(a=always(seconds=1), slow=always(seconds=60)).run(fedavg(fleet, num_rounds=8))
     with FleetReader(fleet) as scheduler:
-        rounds = [turn.round for turn in scheduler.history("slow")]
-        assert rounds == [1]
+        assert [turn.round for turn in scheduler.history("slow")] == [1]
         assert scheduler.round == 8
         assert scheduler.certificate().promised[scheduler.clients.index("slow")] < 1  # it earned nothing meanwhile
 
@@ -336,8 +332,7 @@ def test_a_round_in_which_nobody_returns_keeps_the_model(
 
 def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(make_job: MakeJob, fleet: str) -> None:
     controls = {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {"w": np.ones(2)}}
-    good = Work(params={"w": np.ones(2)}, meta=controls)
-    job = make_job(a=in_turn(good, Work(silent=True)))
+    job = make_job(a=in_turn(Work(params={"w": np.ones(2)}, meta=controls), Work(silent=True)))
     controller = Scaffolding(num_clients=1, num_rounds=2, selection=selected(fleet))
     job.run(controller)
     assert job.engine.panics == []
@@ -481,8 +476,7 @@ def test_the_callback_of_the_controller_for_the_end_of_a_task_is_called(make_job
 
 def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(answer=ReturnCode.EXECUTION_EXCEPTION))
-    controller = OneAfterTheOther(num_rounds=2, num_clients=3, selection=selected(fleet, backoff_after=5))
-    job.run(controller)
+    job.run(OneAfterTheOther(num_rounds=2, num_clients=3, selection=selected(fleet, backoff_after=5)))
     assert rounds_of(fleet) == 2
     assert kinds_in(fleet, 2) == {"a": "arrived", "b": "arrived", "c": "failed"}
     assert (turns_in(fleet, 1)["b"].seconds or 0) < 2 + REQUEST_INTERVAL + 0.5  # since its own task was sent
@@ -495,8 +489,7 @@ def test_a_client_to_which_the_controller_sends_nothing_is_not_late(make_job: Ma
             for _ in range(2):
                 self.send_model_and_wait(targets=self.sample_clients(2)[:1], data=model)
 
-    job = make_job(a=always(), b=always())
-    job.run(Forgetful(num_rounds=1, num_clients=2, selection=selected(fleet)))
+    make_job(a=always(), b=always()).run(Forgetful(num_rounds=1, num_clients=2, selection=selected(fleet)))
     kinds = Counter((turn.kind, turn.why) for turn in turns_in(fleet, 1).values())
     assert kinds == {("arrived", None): 1, ("failed", "the controller sent it no task"): 1}
 
@@ -671,16 +664,14 @@ def test_models_are_checked_and_other_results_are_not() -> None:
 
 def test_only_what_is_in_the_format_of_nvflare_has_a_content() -> None:
     assert _content_of(Shareable({"own": "format"})) is None
-    content = known(_content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable()))
-    assert content.data == {"a": 1.0}
+    assert known(_content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable())).data == {"a": 1.0}
 
 
 def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None:
     with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
         rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
         cohort = rounds.select({"a": None, "b": None})
-        begun = known(rounds.begin(cohort))
-        task = begun[0]
+        task = known(rounds.begin(cohort))[0]
         assert not rounds.record_arrival(task, "stranger", 1.0, None)
         rounds.record_failure(task, "stranger", "no reason")
         assert not rounds.record_arrival(task, "a", 1.0, None)
@@ -701,8 +692,7 @@ def test_the_time_of_a_late_client_is_not_learned_after_its_window(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
-        directory = ClientDirectory(PAPER_FEATURES)
-        rounds = FleetRounds(scheduler, directory)
+        rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
         for round_ in range(4):
             cohort = rounds.select({"a": None, **({"slow": None} if round_ == 0 else {})})
             begun = known(rounds.begin(cohort))

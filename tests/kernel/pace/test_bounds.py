@@ -200,8 +200,7 @@ def test_some_play_comes_close_to_the_bound(game: Game, share: float) -> None:
 
 def test_the_bound_for_one_rate_does_not_hold_for_different_rates() -> None:
     """Not even with the largest rate, and not even within tolerance + 1."""
-    game = Game((10, 1, 1), 12, 1)
-    assert game.worst() - Fraction(1, 12) > 1
+    assert Game((10, 1, 1), 12, 1).worst() - Fraction(1, 12) > 1
     assert Game((6, 5, 5), 16, 1).worst() == Fraction(19, 16), "r · (N − 1)/m is 12/16"
 
 
@@ -328,8 +327,7 @@ def test_clients_that_earn_whole_turns_while_training_fall_behind_without_limit(
     """Two clients wait for each other in turn; a third has all other turns meanwhile. The rates sum to 3/4."""
     play = Play(3, 1, guaranteed_rate=0.25)
     for _ in range(100):
-        waiting = [0, 1]
-        client = play.give(waiting)
+        client = play.give([0, 1])
         while not len(play.running.capped(play.decision + 1, play.policy.debts)):
             play.finish(play.give([2]))
         play.finish(client)

@@ -154,8 +154,7 @@ def test_a_payment_counts_what_was_forfeited_to_the_cap_before() -> None:
     for _ in range(5):
         queues.advance_decision(NOBODY, np.array([True, True]), NOBODY)
     queues.pay(np.array([0]))
-    assert queues.owed.tolist() == [0.0, 1.0]
-    assert queues.forfeited.tolist() == [1.5, 1.5]
+    assert (queues.owed.tolist(), queues.forfeited.tolist()) == ([0.0, 1.0], [1.5, 1.5])
     queues.advance_decision(NOBODY, np.array([True, False]), NOBODY)
     assert queues.owed.tolist() == [0.5, 1.0]
     assert queues.certificate([1, 0]).books_balance

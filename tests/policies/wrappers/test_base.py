@@ -63,8 +63,7 @@ def declared_members() -> set[str]:
 
 def test_a_wrapper_delegates_every_member_that_a_policy_declares() -> None:
     """Fails if a capability is added to SelectionPolicy and Wrapper neither sets nor overrides it."""
-    wrapper = Plain(UniformRandom(4))
-    delegated = set(vars(wrapper)) | set(vars(Wrapper)) | OF_THE_MEMORY
+    delegated = set(vars(Plain(UniformRandom(4)))) | set(vars(Wrapper)) | OF_THE_MEMORY
     assert declared_members() - delegated == set()
     assert {"guarantee", "debts", "time_model", "certificate", "cohort_problem"} <= delegated
 
@@ -184,8 +183,7 @@ def test_three_nested_wrappers_satisfy_the_contract(contract: Contract) -> None:
 @pytest.mark.parametrize(("wrap", "inner"), [(wrap, "rbcsf") for wrap in WRAP])
 def test_refused_reports_change_nothing(wrap: str, inner: str) -> None:
     policy = around(wrap, inner)
-    fleet = SmallFleet(deadline=12.0)
-    play_rounds(policy, fleet, 1, 6)
+    play_rounds(policy, SmallFleet(deadline=12.0), 1, 6)
     before = policy.state()
     late = LateArrivals(np.array([1]), np.array([77]), np.ones((1, 3)), np.array([9.0]), np.array([14.0]))
     all_clients = np.ones(40, dtype=bool)
@@ -216,8 +214,7 @@ def test_a_wrapper_needs_a_policy() -> None:
 
 def test_merged_selections_keep_the_reasons_of_each_client() -> None:
     first = Selection(1, np.array([4, 7]), {"owed": np.array([1.0, 2.0]), "objective": np.array(3.0)})
-    second = Selection(1, np.array([5]), {"expected": np.array([9.0])})
-    merged = merge_selections([first, second])
+    merged = merge_selections([first, Selection(1, np.array([5]), {"expected": np.array([9.0])})])
     assert merged.clients.tolist() == [4, 5, 7]
     np.testing.assert_array_equal(merged.reasons["owed"], [1.0, np.nan, 2.0])
     np.testing.assert_array_equal(merged.reasons["expected"], [np.nan, 9.0, np.nan])

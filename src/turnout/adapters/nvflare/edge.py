@@ -17,9 +17,9 @@ from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.requirement import require_framework
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
-from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetOptions, FleetPlan, as_stored
 from turnout.adapters.nvflare.internals import components_of, expect_package, job_of
+from turnout.adapters.nvflare.rounds import ClientDirectory
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, Features, RunningTurn
 from turnout.log import get_log

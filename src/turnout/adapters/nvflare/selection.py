@@ -18,10 +18,9 @@ from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
 from turnout.adapters.common.fleet import Fleet
 from turnout.adapters.common.models import as_loss, as_signals, model_problem
-from turnout.adapters.nvflare.clients import ClientDirectory, SiteGroups
 from turnout.adapters.nvflare.fleet import FleetPlan, SelectionOptions, as_stored
 from turnout.adapters.nvflare.internals import EmptyRounds
-from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask
+from turnout.adapters.nvflare.rounds import ClientDirectory, FleetRounds, RoundTask, SiteGroups
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
@@ -185,8 +184,7 @@ class FairSelection(EmptyRounds):
         if self._rounds is None:
             names = self._client_names()
             groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
-            scheduler = self._plan.open(names, groups, num_clients)
-            self._rounds = FleetRounds(scheduler, self._directory)
+            self._rounds = FleetRounds(self._plan.open(names, groups, num_clients), self._directory)
             start = time.monotonic()
             while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):
                 if time.monotonic() - start >= self._patience:

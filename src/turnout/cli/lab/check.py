@@ -21,7 +21,7 @@ from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.pace.bounds import Circumstances
-from turnout.kernel.slots.limits import SlotLimits, slot_limits
+from turnout.kernel.slots.turns import SlotLimits, slot_limits
 
 #: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
 SAFE = 0.9

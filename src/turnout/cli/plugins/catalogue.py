@@ -17,7 +17,7 @@ from turnout.errors import SettingError, TurnoutError
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.worlds.registry import REGISTRY as WORLDS
 from turnout.lab.worlds.registry import world_names, world_settings
-from turnout.policies import signatures
+from turnout.plugins import required_settings, setting_default, setting_names
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines import UniformRandom
 from turnout.policies.registry import REGISTRY, is_wrapper, policy_names
@@ -61,11 +61,11 @@ def describe_policy(name: str) -> Description:
     wrapper = is_wrapper(name)
     meanings = {**_arguments(Guarantee), **_arguments(build)}
     meanings["guaranteed_rate"] = meanings["rate"]
-    defaults = {setting: signatures.setting_default(build, setting) for setting in signatures.setting_names(build)}
+    defaults = {setting: setting_default(build, setting) for setting in setting_names(build)}
     if (guarantee := _guarantee_of(build, wrapper=wrapper)) is not None:
         for setting in defaults.keys() - inspect.signature(build).parameters:
             defaults[setting] = getattr(guarantee, setting.removeprefix("guaranteed_"), defaults[setting])
-    defaults |= dict.fromkeys(signatures.required_settings(build), REQUIRED)
+    defaults |= dict.fromkeys(required_settings(build), REQUIRED)
     if wrapper:
         defaults, meanings = {"policy": REQUIRED, "settings": {}, **defaults}, {**meanings, **INSIDE}
     settings = tuple(

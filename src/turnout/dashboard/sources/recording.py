@@ -79,10 +79,9 @@ def _record_turns(reader: FleetReader, path: Location) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
     settings, after, clients = reader.settings, _features_since(reader), len(reader.clients)
     assert settings.concurrency is not None
-    ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
     turns = [
         replace(turn, context=_offered_contexts(reader, turn.id, turn.row, turn.context))
-        for turn in ended
+        for turn in sorted(reader.ended_turns(), key=lambda turn: turn.id)
         if turn.id > after and turn.context is not None
     ]
     turns = [turn for turn in turns if _is_complete_turn(turn)]

@@ -74,8 +74,7 @@ class RunSource(Source):
         """Reads one chunk of rounds at a time, so that it stops soon after `seconds`."""
         end = time.monotonic() + seconds
         while len(self.ledger) < self.info.rounds:
-            columns = self._store.columns(self.info.id, after=self.ledger.last_round, most=1)
-            for record in columns.records():
+            for record in self._store.columns(self.info.id, after=self.ledger.last_round, most=1).records():
                 if self.ledger.slots is None:
                     self._add_round(record)
                 else:

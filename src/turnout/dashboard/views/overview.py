@@ -223,8 +223,7 @@ def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
     started = ledger.round_column("started")[-(decisions or 0) :]
     if len(started) < 2 or started[-1] <= started[0]:
         return float("nan")
-    arrivals = _arrival_times(ledger)
-    first, last = np.searchsorted(arrivals, [started[0], started[-1]], side="right")
+    first, last = np.searchsorted(_arrival_times(ledger), [started[0], started[-1]], side="right")
     return float((last - first) / (started[-1] - started[0]))
 
 

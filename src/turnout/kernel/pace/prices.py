@@ -122,10 +122,6 @@ class Pace(NamedTuple):
         extra = self.head_start, self.losses, self.loss_price
         return (*terms[:6], sharers(places), *extra, SETTLING + self.age, SETTLING, ages)
 
-    def copy(self) -> Pace:
-        """Returns a copy that later rounds do not change."""
-        return Pace._make(value.copy() if isinstance(value, np.ndarray) else value for value in self)
-
 
 class PaceOutlook(NamedTuple):
     """How the price of a client's turn develops if the client waits and nothing else changes.
@@ -156,21 +152,14 @@ class PaceOutlook(NamedTuple):
         if self.presence is not None:
             present, of = self.presence.of(row, rounds)
             allowed = 2 * pace.least_allowed - rate * (1 + absence(present + waited, of + waited))
-        turns = np.full(len(waited), pace.turns[row])
-        base = int(at_rows(pace.base, row))
-        head_start = fading(self.head_start, self.round + waited)
-        losses = None if pace.losses is None else np.full(len(waited), pace.losses[row])
-        waiting = Pace(
+        waiting = pace._replace(
             rates=rate,
             rounds=rounds + waited,
-            turns=turns,
-            units_per_turn=pace.units_per_turn,
+            turns=np.full(len(waited), pace.turns[row]),
             allowed=allowed,
-            least_allowed=pace.least_allowed,
-            base=base,
-            head_start=head_start,
-            losses=losses,
-            loss_price=pace.loss_price,
+            base=int(at_rows(pace.base, row)),
+            head_start=fading(self.head_start, self.round + waited),
+            losses=None if pace.losses is None else np.full(len(waited), pace.losses[row]),
             age=pace.age + waited,
         )
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
@@ -236,8 +225,7 @@ def paced_cohort_of_contexts(
     if compiled is None:
         rows = np.flatnonzero(available)
         times = model.optimistic(contexts, exploration)[rows]
-        prices = pace.prices(rows, *usual.terms(model, mean, rows), places)
-        return _numpy_paced(rows, times, prices, pace, size)
+        return _numpy_paced(rows, times, pace.prices(rows, *usual.terms(model, mean, rows), places), pace, size)
     mask, threads = available.view(np.uint8), kernel_threads(len(contexts))
     cohort, urgent = compiled.paced_cohort_of_contexts(
         contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), mask, size, threads

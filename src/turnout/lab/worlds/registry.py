@@ -11,8 +11,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.lab.worlds.base import World
 from turnout.lab.worlds.paper import PaperWorld
 from turnout.lab.worlds.traces.world import TraceWorld
-from turnout.plugins import Kind, Registry
-from turnout.policies.signatures import accepts_any_setting
+from turnout.plugins import Kind, Registry, accepts_any_setting
 
 #: Builds a world from a seed and keyword settings: a class, or a function.
 WorldBuilder: TypeAlias = Callable[..., World]

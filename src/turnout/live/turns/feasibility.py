@@ -15,7 +15,7 @@ from turnout.errors import InfeasiblePromise
 from turnout.kernel import feasibility
 from turnout.kernel.arrays import FINEST, FloatArray
 from turnout.kernel.feasibility import ROUNDING
-from turnout.kernel.slots.limits import slot_limits
+from turnout.kernel.slots.turns import slot_limits
 from turnout.live.turns.state import ENOUGH_ROUNDS, Fleet
 
 #: In larger fleets the exact test takes seconds, and no test is made whenever a client joins or leaves.

@@ -13,8 +13,8 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
+from turnout.plugins import check_settings
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
-from turnout.policies.signatures import check_settings
 
 if TYPE_CHECKING:
     from turnout.kernel.cohort_problem import CohortProblem
