@@ -33,8 +33,7 @@ def load(framework: str, monkeypatch: pytest.MonkeyPatch, **stand_ins: dict[str,
         for length in range(1, len(parts) + 1):
             name = ".".join(parts[:length])
             if length == len(parts) or name not in sys.modules:
-                module = ModuleType(name)
-                monkeypatch.setitem(sys.modules, name, module)
+                monkeypatch.setitem(sys.modules, name, ModuleType(name))
         vars(sys.modules[".".join(parts)]).update(names)
     defined: dict[str, Any] = {"__name__": f"docs_{framework}"}
     exec(code_of(framework), defined)
@@ -167,8 +166,7 @@ def test_fed_biomed_goes_on_without_nodes_that_fail(tmp_path: Path, monkeypatch:
         if number == 1:
             replies[sampled[0]] = {"success": False, "msg": "no memory"}
             del replies[sampled[1]]
-        refined = strategy.refine(replies, number)
-        assert len(refined) == (1 if number == 1 else 3)
+        assert len(strategy.refine(replies, number)) == (1 if number == 1 else 3)
     with strategy.scheduler as scheduler:
         outcomes = sorted((str(turn.kind), str(turn.why)) for turn in scheduler.history(round=2))
         assert outcomes == [("arrived", "None"), ("failed", "did not reply"), ("failed", "no memory")]
@@ -182,8 +180,7 @@ def test_pfl_samples_cohort_after_cohort(tmp_path: Path, monkeypatch: pytest.Mon
     sizes = {f"user-{number}": 10 + number for number in range(12)}
     sampler = load("pfl-research", monkeypatch)["FairSampler"](tmp_path / "fleet.turnout", sizes, 4)
     sampled = [sampler() for _ in range(5 * 4)]
-    cohorts = [sampled[start : start + 4] for start in range(0, 20, 4)]
-    assert all(len(set(cohort)) == 4 for cohort in cohorts)
+    assert all(len(set(cohort)) == 4 for cohort in [sampled[start : start + 4] for start in range(0, 20, 4)])
     assert set(sampled) <= set(sizes)
     sampler.scheduler.close()
     check_fleet(tmp_path / "fleet.turnout", 5, 4)

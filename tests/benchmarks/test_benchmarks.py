@@ -141,8 +141,7 @@ def test_the_command_prints_json_on_request() -> None:
     done = CliRunner().invoke(app, ["--json", "sweep", "--seeds", "1", "--workers", "1", "--rounds", "20"])
     printed = json.loads(done.stdout)
     assert printed["title"] == "6 runs of 20 rounds with 1 worker processes"
-    assert printed["figures"][0]["unit"] == "per second"
-    assert printed["targets"][0]["bound"] == "at most 5"
+    assert (printed["figures"][0]["unit"], printed["targets"][0]["bound"]) == ("per second", "at most 5")
 
 
 def test_an_impossible_setting_is_explained_in_one_line(

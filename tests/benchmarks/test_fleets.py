@@ -115,8 +115,7 @@ def test_every_request_is_sent_once_and_answered_in_parts() -> None:
         load = send_load(listener.getsockname()[1], requests, 1)
         thread.join()
     assert received == requests
-    assert load.statuses == {200: 1, 201: 1, 202: 1}
-    assert len(load.latencies) == 3
+    assert (load.statuses, len(load.latencies)) == ({200: 1, 201: 1, 202: 1}, 3)
 
 
 def test_a_connection_that_is_closed_is_an_error() -> None:

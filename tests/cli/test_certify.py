@@ -38,8 +38,7 @@ def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
     verified = json_of("verify", out, record)
     assert (verified["verified"], verified["differences"], verified["books_balance"]) == (True, [], True)
     assert verified["promise"] == answer["promise"]
-    shown = run("verify", out, record)[0].splitlines()
-    assert shown == [
+    assert run("verify", out, record)[0].splitlines() == [
         "Verified: the certificate matches the record.",
         "Promise kept: all 6 clients are less than one turn behind.",
         "The books balance: turns ≥ promised − owed − forfeited for every client.",

@@ -64,8 +64,7 @@ def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
         assert example.startswith(f"Example: {path}"), path
         check_command(shlex.split(example.removeprefix("Example: ")))  # its options and arguments exist
         shown = [param for param in command.params if not getattr(param, "hidden", False)]
-        unexplained = [param.name for param in shown if not getattr(param, "help", None)]
-        assert unexplained == [], path
+        assert [param.name for param in shown if not getattr(param, "help", None)] == [], path
 
 
 def test_a_command_imports_only_what_it_needs() -> None:

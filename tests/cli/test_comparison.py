@@ -50,8 +50,7 @@ def _forget_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A comparison in a world that trains: its folder and its JSON."""
     folder = tmp_path_factory.mktemp("trained") / "out"
-    shown = run(*TRAINING, "--target", "0.5", "--out", folder, "--json")
-    return folder, json.loads(shown)
+    return folder, json.loads(run(*TRAINING, "--target", "0.5", "--out", folder, "--json"))
 
 
 def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(
@@ -144,8 +143,7 @@ def test_turns_without_rounds_are_written_too(tmp_path: Path) -> None:
 
 def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_with(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
-    arguments = ("fair-pace", "--concurrency", "4", "--rounds", "60")
-    compared = json_of("simulate", *arguments, "--store", store)
+    compared = json_of("simulate", *("fair-pace", "--concurrency", "4", "--rounds", "60"), "--store", store)
     (played,) = compared["policies"]
     (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
     assert float(row["largest_shortfall"]) == played["largest_shortfall"]
@@ -306,8 +304,7 @@ def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
     assert json.loads(lines[0])["policy"] == "rbcsf"
     file = tmp_path / "turns.parquet"
     run("runs", "export", store, "1", "2", "--table", "turns", "--out", file)
-    pd = pytest.importorskip("pandas")
-    assert len(pd.read_parquet(file)) == 2 * 12 * 8
+    assert len(pytest.importorskip("pandas").read_parquet(file)) == 2 * 12 * 8
     message = "the name of the file must end in .csv or .jsonl or .parquet, got 'turns.txt'"
     assert message in error_of("runs", "export", store, "--out", "turns.txt")
     assert "there is no run 9" in error_of("runs", "export", store, "9", "--table", "runs")

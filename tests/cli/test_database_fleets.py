@@ -33,8 +33,7 @@ def test_a_fleet_in_a_database_from_its_creation_to_its_restoration(fleet: str, 
     with Scheduler.open(fleet) as scheduler:
         assert json_of("fleet", "status", fleet)["scheduler"].startswith("process ")
         for _ in range(12):
-            cohort = scheduler.choose(["a", "b", "c", "d"])
-            scheduler.report_many(dict.fromkeys(cohort, 2.0))
+            scheduler.report_many(dict.fromkeys(scheduler.choose(["a", "b", "c", "d"]), 2.0))
             scheduler.close_round()
         copy = tmp_path / "backups" / "monday.turnout"
         assert output_of("fleet", "backup", fleet, copy) == f"{copy} has all 12 closed rounds of 4 clients.\n"
@@ -68,8 +67,7 @@ def test_a_fleet_in_a_database_from_its_creation_to_its_restoration(fleet: str, 
 def test_a_fleet_is_copied_to_a_database_and_back(fleet: str, tmp_path: Path) -> None:
     path, back = tmp_path / "fleet.turnout", tmp_path / "new" / "back.turnout"
     Scheduler.open(path).close()
-    said = output_of("fleet", "copy", path, fleet)
-    assert said.endswith(" has all 0 closed rounds of 0 clients.\n")
+    assert output_of("fleet", "copy", path, fleet).endswith(" has all 0 closed rounds of 0 clients.\n")
     assert output_of("fleet", "copy", fleet, back) == f"{back} has all 0 closed rounds of 0 clients.\n"
     assert "exists already" in error_of("fleet", "copy", path, fleet)
     other = fleet.replace("fleet=told", "fleet=other")
@@ -88,5 +86,4 @@ def test_an_address_without_a_fleet_and_a_standby_of_a_file_are_refused(tmp_path
 
 
 def test_a_password_is_never_printed(cluster: Cluster) -> None:
-    secret = f"{cluster.conninfo}&password=geheim&fleet=none"
-    assert "geheim" not in error_of("fleet", "status", secret)
+    assert "geheim" not in error_of("fleet", "status", f"{cluster.conninfo}&password=geheim&fleet=none")

@@ -56,10 +56,9 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play(scheduler)
-        clients = scheduler.clients
         explained = next(
             answer
-            for client in clients
+            for client in scheduler.clients
             if (answer := scheduler.explain(client)).outcome == "not chosen" and not answer.urgent
         )
     output = output_of("fleet", "explain", path, explained.client)

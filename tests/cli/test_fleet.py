@@ -128,8 +128,7 @@ def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
     shown = json_of("status", file)
     with FleetReader(file) as scheduler:
         status = scheduler.status()
-        summary = scheduler.certificate().summary()
-        promise = summary.to_dict(scheduler.clients.__getitem__)
+        promise = scheduler.certificate().summary().to_dict(scheduler.clients.__getitem__)
         backed_off = scheduler.certificate().backed_off
         assert backed_off is not None
         counts = {name: int(count) for name, count in zip(scheduler.clients, backed_off, strict=True) if count}
@@ -382,8 +381,7 @@ def test_a_failed_export_leaves_the_old_file(file: Path, tmp_path: Path) -> None
     out = tmp_path / "audit.jsonl"
     out.write_text("older")
     alter(file, "UPDATE events SET data = x'00' WHERE seq = 20")
-    done = run("export", file, "--out", str(out))
-    assert done.returncode == 2
+    assert run("export", file, "--out", str(out)).returncode == 2
     assert out.read_text() == "older"
     assert not list(tmp_path.glob(".audit*"))
 

@@ -22,8 +22,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> float:
     settings = {"guaranteed_rate": "1/20", "tolerance": 1.0}
     with Scheduler.open(FLEET, concurrency=3, settings=settings, deadline=1e6) as scheduler:
         for _ in range(30):
-            turns = scheduler.fill([f"c{number}" for number in range(8)])
-            for turn in turns:
+            for turn in scheduler.fill([f"c{number}" for number in range(8)]):
                 scheduler.report(turn.id, 1.0 + int(turn.client[1:]))
         started = time.time()
         scheduler.fill([f"c{number}" for number in range(8)])

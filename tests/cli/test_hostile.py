@@ -67,8 +67,7 @@ def test_a_dataset_that_is_a_bomb_is_refused_with_little_memory(tmp_path: Path) 
     folder.mkdir()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip_bomb(b"\0"))
     world = ("--world", "name=training", "--world", "dataset=fashion-mnist", "--world", f"folder={folder}")
-    error = one_line_error("simulate", "random", *world)
-    assert "must have at most 512 MiB, got more" in error
+    assert "must have at most 512 MiB, got more" in one_line_error("simulate", "random", *world)
 
 
 def test_an_archive_with_hostile_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,7 @@ def test_a_malformed_policy_is_refused(text: str) -> None:
 
 def test_set_reaches_the_policies_inside_wrappers() -> None:
     policies: list[Named] = [("with-guarantee", {"policy": "oort"}), ("random", {"seed": 4}), ("rbcsf", {})]
-    texts = ["cohort_size=3", "clip=0.5", "seed=9", "urgency=1"]
-    assert apply_settings(policies, texts, overwrite=False) == [
+    assert apply_settings(policies, ["cohort_size=3", "clip=0.5", "seed=9", "urgency=1"], overwrite=False) == [
         ("with-guarantee", {"policy": "oort", "urgency": 1, "settings": {"cohort_size": 3, "clip": 0.5, "seed": 9}}),
         ("random", {"seed": 4, "cohort_size": 3}),
         ("rbcsf", {"cohort_size": 3}),
@@ -152,8 +151,7 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
         suite.with_policies([("random", {})])
     with pytest.raises(SettingError, match="unknown policy 'randm'"):
         suite.with_policies([("randm", {})])
-    slots = suites.SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})])
-    mine = slots.plans(1, 50)
+    mine = suites.SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})]).plans(1, 50)
     assert mine["rbcsf (speed_weight 3)"][0].settings["guaranteed_rate"] == "3/160"
     assert "guaranteed_rate" not in mine["ucb-cs"][0].settings
 
@@ -186,8 +184,7 @@ def test_every_policy_and_world_is_listed_with_its_settings(installed: Path, tmp
 
 
 def test_every_setting_of_our_own_policies_and_worlds_has_a_meaning() -> None:
-    described = [*map(describe_policy, policy_names()), *map(describe_world, world_names())]
-    for entry in described:
+    for entry in [*map(describe_policy, policy_names()), *map(describe_world, world_names())]:
         assert entry.summary.endswith("."), entry.name
         for setting in entry.settings:
             assert setting.meaning.endswith("."), (entry.name, setting.name)

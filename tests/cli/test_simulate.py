@@ -209,8 +209,7 @@ def test_a_guaranteed_rate_is_checked() -> None:
 
 def test_the_check_states_every_condition_of_the_proof_and_no_bound_outside_it() -> None:
     proved, text = json_of("check"), output_of("check")
-    assert proved["accrual"] == "available"
-    assert len(proved["proved_if"]) == 6
+    assert (proved["accrual"], len(proved["proved_if"])) == ("available", 6)
     for condition in proved["proved_if"]:
         assert condition in text
     for outside in (("--accrual", "always"), ("--rate", "0.22"), ("--counts", "completed")):

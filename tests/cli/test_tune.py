@@ -29,8 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
-    arguments = ("--within", "0.9", "--values", "8,0.5,1", "--figure", str(figure))
-    done = run("study", "tune", *arguments, *SMALL)
+    done = run("study", "tune", *("--within", "0.9", "--values", "8,0.5,1", "--figure", str(figure)), *SMALL)
     assert (done.stderr, done.returncode) == ("", 0)
     for text in (
         "every client within 0.9 turns of its guarantee by round 30",
@@ -101,8 +100,7 @@ TUNE, REPLAY = ("study", "tune"), ("fleet", "replay")
     ],
 )
 def test_errors_are_one_line(command: tuple[str, str], arguments: str, text: str, store: Path) -> None:
-    given = (str(store) if argument == "STORE" else argument for argument in arguments.split())
-    done = run(*command, *given)
+    done = run(*command, *(str(store) if argument == "STORE" else argument for argument in arguments.split()))
     assert (done.stdout, done.returncode) == ("", 2), done
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

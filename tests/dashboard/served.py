@@ -299,8 +299,7 @@ def promise_fleet(path: Path, policy: str, rounds: int = 120, **settings: Any) -
 
 def offer_of(ids: Sequence[str], round_: int) -> dict[str, ClientStatus]:
     """Returns the statuses of about 80 % of the clients."""
-    rng = round_rng(3, "offer", round_)
-    draws = rng.random((len(ids), 3))
+    draws = round_rng(3, "offer", round_).random((len(ids), 3))
     return {
         client: ClientStatus(0.5 + 1.5 * cpu, 2.0 + 2.0 * bandwidth)
         for client, (draw, cpu, bandwidth) in zip(ids, draws.tolist(), strict=True)

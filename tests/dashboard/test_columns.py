@@ -49,8 +49,7 @@ def test_only_values_that_were_appended_are_replaced(start: int) -> None:
 def growing_fleets(draw: st.DrawFn) -> list[BoolArray]:
     """Generates availability masks of a growing fleet."""
     sizes = np.cumsum(draw(st.lists(st.integers(0, 12), min_size=1, max_size=12))).tolist()
-    seed = draw(st.integers(0, 2**32 - 1))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     return [rng.random(size) < 0.5 for size in sizes]
 
 
@@ -87,8 +86,7 @@ def test_masks_without_rounds() -> None:
     no_rounds = np.empty(0, dtype=np.int64)
     assert masks.first is None
     assert masks.get(np.array([3]), np.array([1])) is None
-    result = known(masks.get(np.array([3]), no_rounds))
-    assert result.shape == (0, 1)
+    assert known(masks.get(np.array([3]), no_rounds)).shape == (0, 1)
 
 
 def test_a_client_whose_times_change_is_detected_and_a_steady_one_is_not() -> None:

@@ -40,8 +40,7 @@ def fleet_without_a_round(path: Path) -> None:
 
 def fleet_in_its_first_round(path: Path) -> None:
     with Scheduler.open(path, allow_infeasible=True) as scheduler:
-        chosen = scheduler.choose(offered(*named(5)))
-        scheduler.report(chosen[0], 1.0)
+        scheduler.report(scheduler.choose(offered(*named(5)))[0], 1.0)
 
 
 def fleet_with_failures_only(path: Path) -> None:

@@ -132,8 +132,7 @@ def test_the_address_with_the_token_redirects_and_sets_a_cookie(locked: Served) 
     answer = locked.get(f"/?token={TOKEN}")
     assert answer.status == 303
     assert answer.headers["location"] == "/", "the token must not stay in the address"
-    cookie = answer.headers["set-cookie"]
-    pair, *terms = [part.strip() for part in cookie.split(";")]
+    pair, *terms = [part.strip() for part in answer.headers["set-cookie"].split(";")]
     assert {term.lower() for term in terms} == {"httponly", "path=/", "samesite=strict"}
     assert_guarded(answer.headers)
     encrypted = locked.get(f"/?token={TOKEN}", {"X-Forwarded-Proto": "https"}).headers["set-cookie"]

@@ -207,8 +207,7 @@ def test_ids_with_special_characters_are_returned_unchanged(folder: Path) -> Non
     path = folder / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 4}, deadline=9.0, allow_infeasible=True) as scheduler:
         for round_ in range(20):
-            chosen = scheduler.choose(offered(*SPECIAL_IDS))
-            for client in chosen:
+            for client in scheduler.choose(offered(*SPECIAL_IDS)):
                 if round_ % 3:
                     scheduler.report(client, 1.0 + len(client) / 100)
                 else:
@@ -217,8 +216,7 @@ def test_ids_with_special_characters_are_returned_unchanged(folder: Path) -> Non
         scheduler.choose(offered(*SPECIAL_IDS))
     with served(path) as server:
         server.wait_read()
-        rows = server.json("/api/clients?sort=id&order=asc")["rows"]
-        assert [row["id"] for row in rows] == SPECIAL_IDS
+        assert [row["id"] for row in server.json("/api/clients?sort=id&order=asc")["rows"]] == SPECIAL_IDS
         assert server.json("/api/turns?order=id")["ids"] == SPECIAL_IDS
         assert set(server.json("/api/fairness")["taken_vs_promised"]["ids"]) == set(SPECIAL_IDS)
         seen, reasons = set(), set()
@@ -234,8 +232,7 @@ def test_ids_with_special_characters_are_returned_unchanged(folder: Path) -> Non
             assert data["id"] == client
             matches = server.json(f"/api/clients?search={quote(client, safe='')}")["rows"]
             assert client in [row["id"] for row in matches]
-            explained = server.json(f"/api/explain?id={quote(client, safe='')}&round=20")
-            assert explained["client"] == client
+            assert server.json(f"/api/explain?id={quote(client, safe='')}&round=20")["client"] == client
         answer = server.get("/api/clients")
         assert answer.headers["content-type"] == "application/json", "a browser must not render it as a page"
 
@@ -404,8 +401,7 @@ def test_every_chart_is_saved_as_picture_and_as_numbers(compared: Page, stored: 
     shown = compared.evaluate(f"{CURVES}.map(trace => trace.x.length)")
     assert len(rows) == sum(shown)
     assert all(math.isfinite(float(row["y"])) for row in rows)
-    size = compared.evaluate("window.saved.find(blob => blob.type === 'image/png').size")
-    assert size > 5000
+    assert compared.evaluate("window.saved.find(blob => blob.type === 'image/png').size") > 5000
     compared.evaluate(
         "void window.Plotly.relayout(document.querySelector('[data-chart=compare-front]'), "
         "{'xaxis.range[0]': 2, 'xaxis.range[1]': 9})"

@@ -140,8 +140,7 @@ def test_metrics_of_an_empty_store_and_of_runs(folder: Path) -> None:
     stored = run_store(folder / "runs.turnout", rounds=12)
     with served(folder / "runs.turnout") as server:
         server.wait_read()
-        samples = metrics_of(server)
-        assert value_of(samples, "turnout_round", run=str(stored.unfinished), policy="rbcsf") == 6
+        assert value_of(metrics_of(server), "turnout_round", run=str(stored.unfinished), policy="rbcsf") == 6
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,7 @@ def visiting(empty_page: Page, url: str, condition: str = SETTLED, **kind: Any) 
         page.open(url)
         page.wait_for(f"({condition % 'overview'}) || ({condition % 'runs'})")
         yield page
-        assert page.console == []
-        assert page.failures == []
+        assert (page.console, page.failures) == ([], [])
         assert foreign_requests(page, url) == []
 
 
@@ -144,8 +143,7 @@ def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None
         page.wait_for(f"{SHOWN_ROUNDS} === 20")
         with RunStore(path) as store:
             info = next(info for info in store.runs() if info.id == stored.unfinished)
-            columns = store.columns(stored.unfinished)
-            assert len(columns) == 20
+            assert len(store.columns(stored.unfinished)) == 20
             play_into(store, RunPlan.from_dict(info.plan), every=10)
         turn_to(page, "turns")
         page.wait_for(f"{SHOWN_ROUNDS} === 40")

@@ -305,8 +305,7 @@ def test_a_round_takes_what_the_server_waited_for(folder: Path) -> None:
     path = folder / "fleet.turnout"
     options: Any = {"settings": {"cohort_size": 2}, "overcommit": 2.0, "deadline": 60.0, "allow_infeasible": True}
     with Scheduler.open(path, policy="rbcsf", **options) as scheduler:
-        first = scheduler.choose(named(6))
-        scheduler.report_many(dict(zip(first, (5.0, 9.0, 30.0, 40.0), strict=True)))
+        scheduler.report_many(dict(zip(scheduler.choose(named(6)), (5.0, 9.0, 30.0, 40.0), strict=True)))
         scheduler.close_round()
         second = scheduler.choose(named(6))
         scheduler.report(second[0], 7.0)
@@ -391,8 +390,7 @@ def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_pa
     assert broken_page.evaluate(f"[{chart}.layout.shapes[0].y0, {chart}.layout.shapes[0].y1]") == [2, 2]
     drawn = broken_page.evaluate(f"Object.fromEntries({chart}.data.map(trace => [trace.name, trace.x.length]))")
     assert drawn == {"Kept": summary.kept, "Behind": summary.behind, "Broken": summary.broken}
-    symbols = broken_page.evaluate(f"{chart}.data.map(trace => trace.marker.symbol)")
-    assert len(set(symbols)) == 3
+    assert len(set(broken_page.evaluate(f"{chart}.data.map(trace => trace.marker.symbol)"))) == 3
     assert broken_page.console == []
 
 

@@ -260,8 +260,7 @@ def test_the_open_round_on_overview_and_rounds(fleet: Served) -> None:
     data = fleet.json("/api/overview")["open"]
     assert (data["round"], data["deadline"], data["target_size"]) == (61, 10, 4)
     detail = fleet.json("/api/round")
-    outcomes = Counter(row["outcome"] for row in detail["rows"])
-    assert outcomes == {"arrived": 1, "failed": 1, "out": data["out"]}
+    assert Counter(row["outcome"] for row in detail["rows"]) == {"arrived": 1, "failed": 1, "out": data["out"]}
     assert (data["back"], data["failed"]) == (1, 1)
     assert detail["is_open"]
     assert detail["number"] == detail["last"] == 61
@@ -310,8 +309,7 @@ def test_fairness_figures(directory: Path, runs: Served, stored: Stored) -> None
 
 def test_queues_of_a_run(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fast[0]
-    columns = columns_of(directory, run)
-    debts, data = owed_after_each_round(columns, 0.15), runs.json(f"/api/queues?run={run}")
+    debts, data = owed_after_each_round(columns_of(directory, run), 0.15), runs.json(f"/api/queues?run={run}")
     assert data["curve"]["x"] == list(range(1, 61))
     assert close_to(data["curve"]["p95"], np.percentile(debts, 95, axis=1, method="lower"))
     assert sum(data["now"]["counts"]) == 40
@@ -335,11 +333,9 @@ def test_many_rounds_are_binned_without_losing_turns_or_extremes(folder: Path) -
         assert len(data["x"]) <= 300
         assert close_to([min(data["low"]), max(data["high"])], [columns.durations.min(), columns.durations.max()])
         ends = data["x"]
-        starts = [0, *ends[:-1]]
-        means = [columns.durations[start:end].mean() for start, end in zip(starts, ends, strict=True)]
+        means = [columns.durations[start:end].mean() for start, end in zip([0, *ends[:-1]], ends, strict=True)]
         assert close_to(data["mean"], means)
-        client = server.json("/api/client?id=3")
-        assert sum(client["strip"]["chosen"]) == columns.turns[3]
+        assert sum(server.json("/api/client?id=3")["strip"]["chosen"]) == columns.turns[3]
 
 
 # Rounds
@@ -466,10 +462,9 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
 def test_flags_agree_with_the_scheduler(folder: Path) -> None:
     """Covers clients that back off, are rarely available, and whose context does not explain their times."""
     path = folder / "fleet.turnout"
-    rules = {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "counts": "selected"}
     options: Any = {
         "policy": "rbcsf",
-        "settings": rules,
+        "settings": {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "counts": "selected"},
         "deadline": 50.0,
         "allow_infeasible": True,
         "backoff_after": 2,
@@ -832,10 +827,9 @@ def test_runs_of_other_worlds_are_not_compared(runs: Served, stored: Stored) -> 
 def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        lengths = {0: 30, 1: 20, 2: 25}
         done = [
             play_into(store, RunPlan("random", rounds, seed, world_settings={"clients": 12}))
-            for seed, rounds in lengths.items()
+            for seed, rounds in {0: 30, 1: 20, 2: 25}.items()
         ]
         durations = [store.columns(run).durations[:20] for run in done]
     with served(path) as server:
@@ -910,14 +904,12 @@ def test_a_histogram_counts_every_value_once(values: Any) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0, 1e6])
 def test_values_that_differ_by_one_bit_share_a_bin(value: float) -> None:
-    data = common.histogram(np.array([value, np.nextafter(value, 2e6), value]))
-    assert sum(data["counts"]) == 3
+    assert sum(common.histogram(np.array([value, np.nextafter(value, 2e6), value]))["counts"]) == 3
 
 
 @given(st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan)), max_size=700), st.integers(1, 60))
 def test_bins_keep_means_extremes_and_the_last_round(values: list[float], limit: int) -> None:
-    rounds = np.arange(1, len(values) + 1)
-    x, (mean, low, high) = common.bin_series(rounds, values, limit)
+    x, (mean, low, high) = common.bin_series(np.arange(1, len(values) + 1), values, limit)
     assert len(x) == len(mean) == len(low) == len(high)
     assert len(x) <= limit
     if not values:

@@ -55,8 +55,7 @@ def everything(server: Served) -> dict[str, Any]:
         for number in range(1, (server.json(f"/api/round?{query}")["last"] or 0) + 1):
             paths += [f"/api/round?{query}number={number}"]
         for path in paths:
-            answer = server.get(path)
-            data[path] = json.loads(answer.body)
+            data[path] = json.loads(server.get(path).body)
     data["/metrics"] = server.get("/metrics").body.decode()
     return data
 
@@ -197,8 +196,7 @@ def test_a_forgotten_client_disappears_from_every_page(folder: Path) -> None:
         scheduler.forget(secret)
         server.until(lambda: server.get(f"/api/client?id={quote(secret)}").status == 404)
         server.wait_read()
-        data = everything(server)
-        after = json.dumps(data, ensure_ascii=False)
+        after = json.dumps(everything(server), ensure_ascii=False)
         assert secret not in after
         assert "Zoë" not in after
         assert server.json(f"/api/clients?search={quote('Zoë')}")["rows"] == []
@@ -491,8 +489,7 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
     with RunStore(path) as store:
         run = store.begin("long", {"policy": "rbcsf", "settings": {"cohort_size": 3}}, clients=10, code_version="test")
         for start in range(0, 50, 5):
-            records = list(columns.records())[start : start + 5]
-            store.append(run, RoundColumns.from_records(records, clients=10))
+            store.append(run, RoundColumns.from_records(list(columns.records())[start : start + 5], clients=10))
     with watching(path) as watch:  # not started: only this test polls
         with watch.locked_source() as source:
             assert len(source.ledger) == 5
@@ -580,8 +577,7 @@ def turns_are_consistent(server: Served) -> None:
     rounds = data["about"]["rounds"]
     assert all(len(line) == rounds for line in data["counts"])
     by_round = [sum(column) for column in zip(*data["counts"], strict=True)]
-    listed = server.json("/api/rounds?size=500")
-    sizes = {row["round"]: row["cohort"] for row in listed["rows"]}
+    sizes = {row["round"]: row["cohort"] for row in server.json("/api/rounds?size=500")["rows"]}
     assert all(sizes.get(index + 1, count) == count for index, count in enumerate(by_round))
 
 

@@ -95,8 +95,7 @@ def test_a_client_that_is_exactly_as_far_behind_as_the_tolerance_is_within_it() 
 def test_a_tolerance_below_one_turn_is_broken_before_a_client_is_a_turn_behind() -> None:
     certificate = certificate_of([0, 0, 1, 5], [10, 9, 30, 20], tolerance=0.45)
     assert certificate.statuses.tolist() == ["broken", "kept", "broken", "kept"]
-    assert certificate.behind.tolist() == [0.5, 0.45, 0.5, -4.0]
-    assert certificate.worst == 0
+    assert (certificate.behind.tolist(), certificate.worst) == ([0.5, 0.45, 0.5, -4.0], 0)
 
 
 def test_a_surplus_is_negative_and_its_queue_can_be_positive() -> None:
@@ -104,8 +103,7 @@ def test_a_surplus_is_negative_and_its_queue_can_be_positive() -> None:
     for chosen in ([0], [0], [], [], []):
         queues.advance(chosen)
     certificate = queues.certificate([2])
-    assert certificate.behind.tolist() == [-0.75]
-    assert certificate.owed.tolist() == [0.75]
+    assert (certificate.behind.tolist(), certificate.owed.tolist()) == ([-0.75], [0.75])
     assert certificate.status == "kept"
 
 

@@ -249,8 +249,7 @@ def test_float_debts_give_an_optimal_cohort(clients: list[tuple[float, float]], 
 
 def test_equal_float_debts_are_ties_regardless_of_summation_order() -> None:
     owed = np.array([0.15, 0.3, 0.45, 0.15, 0.3, 0.45])
-    times = np.array([5.0, 5.0, 5.0, 4.0, 4.0, 4.0])
-    assert fastest_fair_cohort(times, owed, 3, 0.0).tolist() == [2, 4, 5]
+    assert fastest_fair_cohort(np.array([5.0, 5.0, 5.0, 4.0, 4.0, 4.0]), owed, 3, 0.0).tolist() == [2, 4, 5]
 
 
 def test_fractions_are_solved_exactly() -> None:

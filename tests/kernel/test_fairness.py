@@ -25,10 +25,9 @@ def exact_debts(queues: FairnessQueues) -> list[Fraction]:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Fraction], str, Fraction | None, list[tuple[list[bool], list[bool]]]]:
     clients = draw(st.integers(1, 6))
-    common_rate = draw(st.booleans())
     rates = (
         [draw(st.sampled_from(RATES))] * clients
-        if common_rate
+        if draw(st.booleans())
         else draw(st.lists(st.sampled_from(RATES), min_size=clients, max_size=clients))
     )
     accrual = draw(st.sampled_from(["always", "available"]))
@@ -97,8 +96,7 @@ def test_only_available_clients_accrue_with_accrual_available() -> None:
     queues = FairnessQueues(2, 0.5, accrual="available")
     for _ in range(4):
         queues.advance([], [True, False])
-    assert queues.owed.tolist() == [2.0, 0.0]
-    assert queues.rounds.tolist() == [4, 0]
+    assert (queues.owed.tolist(), queues.rounds.tolist()) == ([2.0, 0.0], [4, 0])
     with pytest.raises(ReportError, match="needs the availability of every client"):
         queues.advance([])
     with pytest.raises(ReportError, match="client 1 was chosen but not available"):
@@ -110,11 +108,9 @@ def test_turns_beyond_max_owed_are_counted_as_forfeited() -> None:
     queues = FairnessQueues(2, 0.5, max_owed=2)
     for _ in range(10):
         queues.advance([])
-    assert queues.owed.tolist() == [2.0, 2.0]
-    assert queues.forfeited.tolist() == [3.0, 3.0]
+    assert (queues.owed.tolist(), queues.forfeited.tolist()) == ([2.0, 2.0], [3.0, 3.0])
     queues.advance([0])
-    assert queues.owed.tolist() == [1.5, 2.0]
-    assert queues.forfeited.tolist() == [3.0, 3.5]
+    assert (queues.owed.tolist(), queues.forfeited.tolist()) == ([1.5, 2.0], [3.0, 3.5])
     assert queues.certificate([1, 0]).books_balance
 
 
@@ -198,8 +194,7 @@ def test_a_saved_state_is_not_modified_by_later_rounds() -> None:
     queues.retire([])
     saved = queues.state()
     queues.advance([0])
-    assert saved["rounds"].tolist() == [0, 0]
-    assert saved["balance"].tolist() == [0, 0]
+    assert (saved["rounds"].tolist(), saved["balance"].tolist()) == ([0, 0], [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,10 @@ def test_a_feature_that_is_always_zero_does_not_matter() -> None:
         contexts, times = rng.random((2, 1)) + 1, rng.random(2) * 9
         model.learn([0, 2], contexts, times)
         wide.learn([0, 2], np.column_stack([contexts, np.zeros(2), np.full(2, 1e-150)]), times)
-    ridges = wide.state()["ridges"]
-    assert ridges[1:].tolist() == [3.0, 3.0]
+    assert wide.state()["ridges"][1:].tolist() == [3.0, 3.0]
     narrow = ExchangeTimeModel(4, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
     assert narrow.state()["ridges"].tolist() == [3.0]
-    probe = np.column_stack([np.full(4, 1.5), np.zeros((4, 2))])
-    assert np.isfinite(wide.predict(probe)).all()
+    assert np.isfinite(wide.predict(np.column_stack([np.full(4, 1.5), np.zeros((4, 2))]))).all()
 
 
 def test_forget_removes_a_client_from_the_pool() -> None:
@@ -147,8 +145,7 @@ def test_forget_removes_a_client_from_the_pool() -> None:
     mean_squares = np.diagonal(expected[: FEATURES**2].reshape(FEATURES, FEATURES)) / expected[-2]
     np.testing.assert_allclose(model.state()["ridges"], 3.0 * mean_squares, rtol=1e-9)
     learned = [(rows, contexts, times) for rows, contexts, times in batches(60)]
-    remaining = [(r[k], c[k], t[k]) for r, c, t in learned for k in [~np.isin(r, forgotten)]]
-    assert_solved(model, remaining)
+    assert_solved(model, [(r[k], c[k], t[k]) for r, c, t in learned for k in [~np.isin(r, forgotten)]])
     for row in forgotten:
         assert model.bank[:, row].tolist() == model.bank[:, CLIENTS - 1].tolist()
 

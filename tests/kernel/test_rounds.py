@@ -151,8 +151,7 @@ def test_with_outcome_returns_a_mask_of_clients() -> None:
 
 
 def test_a_record_needs_a_selection_and_a_report_of_the_same_round() -> None:
-    record = RoundRecord(Selection(1, np.array([0, 2])), make_report())
-    assert record.round == 1
+    assert RoundRecord(Selection(1, np.array([0, 2])), make_report()).round == 1
     with pytest.raises(ReportError, match="the report is of round 1, the selection of round 2"):
         RoundRecord(Selection(2, np.array([0, 2])), make_report())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,16 +104,22 @@ def same_state(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(np.array_equal(first, second) for first, second in pairs)
 
 
-def play_rounds(
-    policy: SelectionPolicy, fleet: SmallFleet, first: int, last: int
-) -> list[tuple[RoundOffer, Selection]]:
-    played = []
+def played(
+    policy: SelectionPolicy, fleet: SmallFleet, last: int, first: int = 1
+) -> Iterator[tuple[RoundOffer, Selection, RoundReport]]:
+    """Plays rounds, and yields each of them before the policy gets its report."""
     for round_ in range(first, last + 1):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
-        policy.tell(fleet.play(offer, selection))
-        played.append((offer, selection))
-    return played
+        report = fleet.play(offer, selection)
+        yield offer, selection, report
+        policy.tell(report)
+
+
+def play_rounds(
+    policy: SelectionPolicy, fleet: SmallFleet, first: int, last: int
+) -> list[tuple[RoundOffer, Selection]]:
+    return [(offer, selection) for offer, selection, _ in played(policy, fleet, last, first)]
 
 
 def turns_after(policy: SelectionPolicy, rounds: int, **fleet: Any) -> IntArray:

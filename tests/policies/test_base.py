@@ -92,16 +92,14 @@ def play(policy: SelectionPolicy, fleet: SmallFleet, rounds: int, *, absent: int
         if absent is not None:
             available[absent] = False
         offer = replace(offer, available=available)
-        chosen = np.union1d(policy.ask(offer).clients, [FORGOTTEN])
-        policy.tell(fleet.play(offer, Selection(round_, chosen)))
+        policy.tell(fleet.play(offer, Selection(round_, np.union1d(policy.ask(offer).clients, [FORGOTTEN]))))
 
 
 def per_client(state: dict[str, Any], client: int) -> dict[tuple[str, int], Any]:
     """Returns the entries of one client, by key and axis."""
-    arrays = {key: np.asarray(value) for key, value in state.items()}
     return {
         (key, axis): array.take(client, axis)
-        for key, array in arrays.items()
+        for key, array in {key: np.asarray(value) for key, value in state.items()}.items()
         for axis in range(array.ndim)
         if array.shape[axis] == CLIENTS
     }
@@ -255,8 +253,7 @@ def test_the_objects_of_the_capabilities_stay_the_same(label: str) -> None:
     policy.forget([FORGOTTEN])
     policy.restore(saved)
     assert all(now is then for now, then in zip([policy.debts, policy.time_model], capabilities, strict=True))
-    certificate = known(policy.certificate())
-    assert certificate.owed.tolist() == known(policy.debts).owed.tolist()
+    assert known(policy.certificate()).owed.tolist() == known(policy.debts).owed.tolist()
 
 
 def test_rbcsf_declares_what_its_settings_say() -> None:

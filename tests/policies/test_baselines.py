@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import play_rounds, turns_after
+from policies.examples import play_rounds, played, turns_after
 from turnout import POLICIES, RoundOffer, RoundReport, make_policy
 from turnout.errors import OfferError, StateError
 from turnout.kernel.fairness import FairnessQueues
@@ -29,10 +29,7 @@ def test_the_certificate_inequality_holds_for_every_policy(name: str, seed: int,
     policy = make_policy(name, 40)
     queues = FairnessQueues(40, "1/7", accrual="available", max_owed=2)
     turns = np.zeros(40, dtype=np.int64)
-    for round_ in range(1, 16):
-        offer = fleet.offer(round_)
-        report = fleet.play(offer, policy.ask(offer))
-        policy.tell(report)
+    for offer, _, report in played(policy, fleet, 15):
         queues.advance(report.clients, offer.available)
         turns[report.clients] += 1
         assert queues.certificate(turns).books_balance
@@ -42,8 +39,7 @@ def test_the_certificate_inequality_holds_for_every_policy(name: str, seed: int,
 @pytest.mark.parametrize(("rounds", "most"), [(500, 0.056), pytest.param(1000, 0.04, marks=pytest.mark.thorough)])
 def test_random_selects_all_clients_about_equally_often(rounds: int, most: float) -> None:
     """The limit is about three standard deviations."""
-    turns = turns_after(UniformRandom(40, seed=5), rounds)
-    assert abs(turns / rounds - 0.2).max() < most
+    assert abs(turns_after(UniformRandom(40, seed=5), rounds) / rounds - 0.2).max() < most
 
 
 def test_random_selects_the_same_clients_with_the_same_seed_only() -> None:
@@ -91,8 +87,7 @@ def test_very_unequal_weights_still_fill_the_cohort() -> None:
 def test_round_robin_gives_all_clients_equally_many_turns() -> None:
     turns = turns_after(RoundRobin(40), 200)
     assert turns.max() - turns.min() <= 2
-    always_available = turns_after(RoundRobin(40), 100, availability=1.0)
-    assert always_available.tolist() == [20] * 40
+    assert turns_after(RoundRobin(40), 100, availability=1.0).tolist() == [20] * 40
 
 
 def test_fedcs_selects_all_clients_below_the_deadline() -> None:
@@ -112,8 +107,7 @@ def test_fedcs_can_learn_the_times() -> None:
     policy = FedCS(40, deadline=8.0, estimates="learned")
     fleet = SmallFleet()
     play_rounds(policy, fleet, 1, 99)
-    offer = fleet.offer(100)
-    chosen = policy.ask(offer.without_truth()).clients
+    chosen = policy.ask(fleet.offer(100).without_truth()).clients
     assert chosen.max() < 30  # the slowest class takes 12 s and more
     assert len(chosen) > 10
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from killing import TORTURE
+from policies.examples import played
 from turnout import POLICIES, make_policy
 from turnout.errors import ReportError, SettingError
 from turnout.policies.check_support import SmallFleet
@@ -44,15 +45,12 @@ def test_all_cohorts_are_full_and_have_no_duplicate_or_unavailable_client(
     policy = make_policy(name, 40, **settings)
     fleet = SmallFleet(6, availability=availability, deadline=15.0, failure_rate=0.1, losses=True)
     assert policy.cohort_size is not None
-    for round_ in range(1, rounds + 1):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for offer, selection, _ in played(policy, fleet, rounds):
         chosen = selection.clients.tolist()
         assert len(chosen) == min(policy.cohort_size, int(offer.available.sum()))
         assert offer.available[selection.clients].all()
         assert chosen == sorted(set(chosen))
         assert all(len(reason) == len(chosen) for reason in selection.reasons.values() if reason.ndim)
-        policy.tell(fleet.play(offer, selection))
 
 
 @pytest.mark.parametrize("name", ["oort", "power-of-choice", "tifl", "active-fl", "cs-ucb", "e3cs", "ucb-cs"])

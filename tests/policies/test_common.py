@@ -57,8 +57,7 @@ def test_times_are_averaged_late_ones_are_corrected_and_failures_are_ignored() -
     late = LateArrivals(np.array([1, 2]), np.array([1, 1]), np.ones((2, 3)), np.full(2, 9.0), np.array([11.0, 13.0]))
     times.learn_from(RoundReport(3, np.empty(0, dtype=np.int64), np.ones((0, 3)), np.empty(0), late_arrivals=late))
     assert times.means().tolist() == [5.0, 12.0, 0.0, 0.0]
-    assert times.longest == 13.0
-    assert times.measured.tolist() == [True, True, False, False]
+    assert (times.longest, times.measured.tolist()) == (13.0, [True, True, False, False])
 
 
 def test_rounding_errors_do_not_change_the_integer_part_of_a_share() -> None:

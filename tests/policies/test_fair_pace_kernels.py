@@ -318,8 +318,7 @@ def test_clients_with_equal_prices_in_a_large_fleet_are_selected_by_time_and_row
     rng = np.random.default_rng(levels)
     clients, size = 4000, 20
     for times in (rng.integers(1, 30, clients).astype(float), rng.random(clients) * 9, np.full(clients, 4.0)):
-        rounds = rng.integers(0, levels, clients)
-        pace = Pace(3, rounds, np.zeros(clients, dtype=np.int32), 20, 37.0, 20.0)
+        pace = Pace(3, rng.integers(0, levels, clients), np.zeros(clients, dtype=np.int32), 20, 37.0, 20.0)
         available = np.ones(clients, dtype=np.bool_)
         with using_kernel(kernel):
             cohort = paced_cohort_of_times(times, np.full(clients, 64.0), pace, size, available).cohort

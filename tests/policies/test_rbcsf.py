@@ -111,8 +111,7 @@ def test_a_share_of_the_rounds_for_which_clients_are_available_is_easier_to_keep
 
 
 def test_clients_can_have_different_rates() -> None:
-    rates = np.where(np.arange(40) < 4, 0.5, 0.1)
-    policy = RBCSF(40, guaranteed_rate=rates, speed_weight=1.0)
+    policy = RBCSF(40, guaranteed_rate=np.where(np.arange(40) < 4, 0.5, 0.1), speed_weight=1.0)
     play_small_fleet(policy, 200)
     assert (policy.turns[:4] >= 0.5 * 200 - policy.owed[:4]).all()
     assert policy.turns[:4].min() > 85
@@ -269,8 +268,7 @@ def test_the_turns_promised_in_this_round_count_as_behind() -> None:
 def test_only_available_clients_add_to_their_backlog_if_accrual_depends_on_availability() -> None:
     policy = RBCSF(4, cohort_size=1, guaranteed_rate=0.2, horizon=50, accrual="available")
     available = np.array([True, True, False, True])
-    offer = RoundOffer(1, available, np.ones((4, 3)))
-    chosen = policy.ask(offer).clients
+    chosen = policy.ask(RoundOffer(1, available, np.ones((4, 3)))).clients
     policy.tell(RoundReport(1, chosen, np.ones((1, 3)), np.array([3.0]), available=available))
     assert (known(policy.horizon).backlog > 0).tolist() == [False, True, False, True]
 

@@ -201,15 +201,13 @@ def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:
         ("with-guarantee", {**inner, "guaranteed_rate": 0.1}, 0.1),
         ("cool-down", {"policy": "with-guarantee", "settings": {"policy": "oort", "guaranteed_rate": "1/8"}}, "1/8"),
     ):
-        nested = known(guarantee_of(name, 40, settings))
-        assert nested.rate == rate
+        assert known(guarantee_of(name, 40, settings)).rate == rate
 
 
 def test_the_guarantee_of_settings_is_known_even_if_it_is_infeasible() -> None:
     with pytest.raises(InfeasiblePromise):
         make_policy("rbcsf", 100)
-    guarantee = known(guarantee_of("rbcsf", 100, {}))
-    assert guarantee.rate == 0.15
+    assert known(guarantee_of("rbcsf", 100, {})).rate == 0.15
 
 
 # Settings that are refused

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.examples import played
 from turnout import POLICIES, make_policy
 from turnout.kernel.backend import using_kernel
 from turnout.policies.check_support import SmallFleet
@@ -28,11 +29,8 @@ def selections(variant: str) -> list[list[int]]:
     policy = make_policy(name, 40, **settings)
     fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05, losses=True)
     chosen = []
-    for round_ in range(1, ROUNDS + 1):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for _, selection, _ in played(policy, fleet, ROUNDS):
         chosen.append(selection.clients.tolist())
-        policy.tell(fleet.play(offer, selection))
     return chosen
 
 

@@ -105,8 +105,7 @@ class InProcessGrid(Grid):
 
     def sent(self, kind: str) -> list[list[Sent]]:
         """Returns the messages of this kind, by push."""
-        pushes = ([sent for sent in push if sent.kind == kind] for push in self.pushes)
-        return [push for push in pushes if push]
+        return [push for push in ([sent for sent in push if sent.kind == kind] for push in self.pushes) if push]
 
     def asked(self, kind: str) -> list[list[str]]:
         """Returns the sorted clients that got messages of this kind, by push."""

@@ -201,8 +201,7 @@ def test_error_replies_of_the_app_are_passed_on() -> None:
     def _train(message: Message, context: Context) -> Message:  # noqa: ARG001
         return Message(Error(code=0, reason="no data"), reply_to=message)
 
-    reply = with_status(app)(message("train"), context())
-    assert reply.has_error()
+    assert with_status(app)(message("train"), context()).has_error()
 
 
 def test_functions_registered_after_wrapping_belong_to_the_wrapped_app() -> None:
@@ -279,8 +278,7 @@ def test_a_client_record_is_read_as_it_was_written() -> None:
 def test_a_client_imports_nothing_of_the_server() -> None:
     """Flower starts a process for each message."""
     code = "import sys, turnout.adapters.flower.client; print(*(name for name in sys.modules if 'turnout' in name))"
-    path = str(Path(turnout.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": str(Path(turnout.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     imported = done.stdout.split()
     assert "turnout.adapters.flower.wire" in imported

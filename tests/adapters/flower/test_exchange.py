@@ -40,8 +40,7 @@ def mean_step(server_round: int, *numbers: int) -> float:
 
 def test_recorded_times_equal_the_training_times_of_the_nodes(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**ALL)
-    grid = InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0]))
-    train(scheduler, grid, rounds=2)
+    train(scheduler, InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0])), rounds=2)
     for client, seconds in {"c0": 1.0, "c1": 2.5, "c2": 0.25, "c3": 7.0}.items():
         assert [turn.seconds for turn in scheduler.history(client)] == [seconds, seconds]
 
@@ -157,8 +156,7 @@ def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
 
 def test_late_replies_of_several_rounds_are_collected(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, backoff_after=9)
-    grid = InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0]))
-    train(scheduler, grid, rounds=5)
+    train(scheduler, InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0])), rounds=5)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [22.0, 22.0, 22.0, None, None]
 
 
@@ -260,8 +258,7 @@ def query(node: int) -> Message:
 
 
 def test_the_grid_waits_for_all_replies_and_ignores_unknown_message_ids() -> None:
-    inner = InProcessGrid(named_nodes(3))
-    grid = Messenger(inner, POLL)
+    grid = Messenger(InProcessGrid(named_nodes(3)), POLL)
     assert grid.ask([], 60.0, list) == []
     assert len(grid.ask([query(100), query(101), query(102)], 60.0, list)) == 3
     assert grid.pull(["message 1", "message 99"]) == []
@@ -279,8 +276,7 @@ def test_all_messages_are_sent_at_once_and_wait_up_to_a_limit(clock: Clock) -> N
 
 
 def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
-    inner = InProcessGrid(named_nodes(3))
-    restricted: Any = restrict_grid(inner, {102: "c2", 100: "c0"})
+    restricted: Any = restrict_grid(InProcessGrid(named_nodes(3)), {102: "c2", 100: "c0"})
     assert restricted.get_node_ids() == [100, 102] == [node.node_id for node in restricted.get_nodes()]
     (pushed,) = restricted.push_messages([query(101)])
     assert [reply.metadata.src_node_id for reply in restricted.pull_messages([pushed])] == [101]

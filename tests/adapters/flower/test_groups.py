@@ -73,8 +73,7 @@ def test_a_registered_node_is_queried_only_if_its_configuration_is_needed(open_f
         for row, node in enumerate(sites):
             node.described["name"] = f"h{row}"
         grid = InProcessGrid(sites)
-        name = f"{queries}.turnout"
-        train(open_fleet(name), grid, rounds=2, eligible=eligible)
+        train(open_fleet(f"{queries}.turnout"), grid, rounds=2, eligible=eligible)
         assert len(grid.sent(QUERY)) == queries
         assert grid.asked("train")[0] == (["c0", "c1"] if queries else ["c0", "c2"])
 

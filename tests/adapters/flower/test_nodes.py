@@ -113,8 +113,7 @@ def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pyte
 
 def test_a_client_that_is_forgotten_while_it_is_connected_joins_as_a_new_one(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    forget = after(2, lambda: scheduler.forget("c1"))
-    train(scheduler, grid, rounds=4, evaluate_fn=forget)
+    train(scheduler, grid, rounds=4, evaluate_fn=after(2, lambda: scheduler.forget("c1")))
     assert scheduler.clients == ["c0", "forgotten-1", "c2", "c1"]
     assert turns_of(scheduler)["c1"] == 2
 
@@ -435,8 +434,7 @@ def test_the_table_of_statuses_grows_and_keeps_its_values() -> None:
     table = StatusTable(Features.of(Feature("battery", 0.0, 5.0)))
     table.put("first", {"battery": 4.0})
     many = [f"c{number}" for number in range(3 * FIRST_CAPACITY)]
-    rows = table.rows(many)
-    assert rows.tolist() == list(range(1, len(many) + 1))
+    assert table.rows(many).tolist() == list(range(1, len(many) + 1))
     table.put(many[-1], {"battery": 3.0})
     table.put("last", {})
     everybody = table.rows(["first", *many, "last"])

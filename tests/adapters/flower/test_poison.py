@@ -376,8 +376,7 @@ def test_an_aggregated_model_that_is_not_finite_is_not_used(open_fleet: OpenFlee
             arrays, metrics = super().aggregate_train(server_round, replies)
             return (model(np.inf) if server_round == 2 else arrays), metrics
 
-    scheduler = open_fleet(**ALL)
-    result = train(scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(Overflow), rounds=3)
+    result = train(open_fleet(**ALL), InProcessGrid(nodes(4, lambda _: None)), open_to_all(Overflow), rounds=3)
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 1, 2, 3) + mean_step(3, 0, 1, 2, 3)])
 
 
@@ -437,8 +436,7 @@ def test_an_evaluation_that_cannot_be_used_is_left_out(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, change: Change
 ) -> None:
     grid = InProcessGrid(nodes(4, change, kind="evaluate"))
-    result = train(open_fleet(**ALL), grid, rounds=1)
-    assert list(result.evaluate_metrics_clientapp[1]) == ["mean"]
+    assert list(train(open_fleet(**ALL), grid, rounds=1).evaluate_metrics_clientapp[1]) == ["mean"]
     assert "turnout: the evaluation of c1 is not used: " in caplog.text
 
 

@@ -171,8 +171,7 @@ def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
     grid = InProcessGrid(named_nodes(3))
     result = train(open_fleet(), grid, open_to_all(min_evaluate_nodes=4), rounds=2)
     assert grid.sent("evaluate") == []
-    assert result.evaluate_metrics_clientapp == {}
-    assert len(result.train_metrics_clientapp) == 2
+    assert (result.evaluate_metrics_clientapp, len(result.train_metrics_clientapp)) == ({}, 2)
     assert "evaluation is skipped: the strategy needs 4 nodes (min_evaluate_nodes), 3 are connected" in caplog.text
 
 
@@ -193,8 +192,7 @@ def test_a_silent_node_delays_evaluation_by_at_most_its_deadline(
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("evaluate",)
     fair = fair_selection(open_to_all(), open_fleet(deadline=deadline), poll=0.25, evaluate_deadline=evaluate_deadline)
     start = clock.now
-    result = fair.start(grid, model(0.0), num_rounds=1, timeout=timeout)
-    assert list(result.evaluate_metrics_clientapp) == [1]
+    assert list(fair.start(grid, model(0.0), num_rounds=1, timeout=timeout).evaluate_metrics_clientapp) == [1]
     assert clock.now - start == 1 + waited
     assert f"no evaluation from c1 within {waited:g} s" in caplog.text
     assert {sent.ttl for sent in grid.sent("evaluate")[0]} == {waited + max(5, waited / 10)}
@@ -283,8 +281,7 @@ def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -
     for node in grid.nodes.values():
         node.trouble = "raises"  # and is backed off
     result = train(scheduler, grid, spy, arrays=model(5.0), rounds=2)
-    assert spy.configured == [1]
-    assert spy.aggregated == [["error", "error"]]
+    assert (spy.configured, spy.aggregated) == ([1], [["error", "error"]])
     assert scheduler.round == 2
     assert weights(result.arrays) == [5.0]
     assert result.train_metrics_clientapp[2]["turnout-asked"] == 0

@@ -75,8 +75,7 @@ def test_times_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
 
 def test_only_available_clients_train_and_all_clients_evaluate(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(deadline=None), InProcessGrid(partitions(CLIENTS))
-    world = PaperWorld(5, clients=CLIENTS, availability=0.4)
-    train(scheduler, grid, rounds=8, simulated=world)
+    train(scheduler, grid, rounds=8, simulated=PaperWorld(5, clients=CLIENTS, availability=0.4))
     available = {
         number: PaperWorld(5, clients=CLIENTS, availability=0.4).offer(number).available for number in range(1, 9)
     }
@@ -94,8 +93,7 @@ def test_in_a_round_without_available_clients_the_strategy_is_not_called_and_the
     world = Scripted([1.0, 2.0, 3.0], {1: all_clients, 3: all_clients, 4: all_clients})
     scheduler, spy, grid = open_fleet(), Spy(), InProcessGrid(partitions(3))
     result = train(scheduler, grid, spy, arrays=model(1.0), rounds=5, simulated=world)
-    assert spy.configured == [2, 5]
-    assert len(spy.aggregated) == 2
+    assert (spy.configured, len(spy.aggregated)) == ([2, 5], 2)
     assert scheduler.round == 5
     assert [number for number, _ in world.played] == [1, 2, 3, 4, 5]
     assert [len(rows) for _, rows in world.played] == [0, 2, 0, 0, 2]

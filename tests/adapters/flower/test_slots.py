@@ -309,8 +309,7 @@ def test_a_policy_without_a_guarantee_is_summarised_without_a_promise(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    scheduler = open_fleet(**{**SLOTS, "policy": "random", "settings": {}})
-    result = start(scheduler, InProcessGrid(named_nodes(3)))
+    result = start(open_fleet(**{**SLOTS, "policy": "random", "settings": {}}), InProcessGrid(named_nodes(3)))
     assert "updates with a mean staleness of" in caplog.text
     assert "; promise " not in caplog.text
     assert not [name for name in result.train_metrics_clientapp[1] if "promise" in name or "behind" in name]

@@ -166,8 +166,7 @@ def test_the_next_job_begins_with_the_turns_that_were_running(clock: Clock, flee
     running = fleet_of(edge).running()
     close(edge)
     gone = running[0].client
-    seconds = {name: value for name, value in phones(8).items() if name != gone}
-    edge = server(clock, fleet, seconds)
+    edge = server(clock, fleet, {name: value for name, value in phones(8).items() if name != gone})
     edge.run(50)
     scheduler = fleet_of(edge)
     assert scheduler.history(round=running[0].id)[0].why == "was not connected when the server restarted"
@@ -249,8 +248,7 @@ def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
     assert manager.has_enough_devices_and_clients(FLContext())
     manager.fill_selection(1, FLContext())
     with FleetReader(fleet) as reader:
-        offer = known(reader.offer(1))
-        contexts = known(offer.whole_contexts())
+        contexts = known(known(reader.offer(1)).whole_contexts())
         assert contexts[reader.clients.index("a"), 0] == 0.5  # 1 / free_cpu
         assert contexts[reader.clients.index("b"), 0] != 0.5
     manager.handle_event(EventType.END_RUN, FLContext())

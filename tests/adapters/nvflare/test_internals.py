@@ -35,8 +35,7 @@ def test_the_private_names_exist_in_this_version() -> None:
     (workflow,) = internals.workflows_of(job)
     assert isinstance(workflow.controller, FedAvg), is_missing("list of workflows")
     assert internals.components_of(job) is job._deploy_map["server"].app_config.components, is_missing("components")
-    recipe = Recipe(job)
-    assert internals.job_of(recipe) is job, is_missing("job of a recipe")
+    assert internals.job_of(Recipe(job)) is job, is_missing("job of a recipe")
     assert hasattr(ScatterAndGather(min_clients=3), "_min_clients"), is_missing("ScatterAndGather._min_clients")
     if VERSION > OLDEST:
         assert hasattr(FedAvg, "_get_aggregated_result"), is_missing("FedAvg._get_aggregated_result")

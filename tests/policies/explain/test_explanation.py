@@ -96,8 +96,7 @@ def check_chosen(problem: CohortProblem, row: int, result: SelectionMargin, coun
     rival, objective = brute_force(problem, without=row)
     assert result.margin == objective - result.objective
     assert known(result.margin) >= 0
-    cohort = brute_force(problem)[0]
-    assert (set(cohort) - set(result.leaving)) | set(result.joining) == set(rival)
+    assert (set(brute_force(problem)[0]) - set(result.leaving)) | set(result.joining) == set(rival)
 
 
 def check_not_chosen(problem: CohortProblem, row: int, result: SelectionMargin, counts: dict[str, int]) -> None:
@@ -177,8 +176,7 @@ def test_the_missing_debt_is_none_if_no_debt_is_large_enough() -> None:
     owed = OwedTurns(np.zeros(2, dtype=np.int64), 0, 1.0)
     problem = CohortProblem(np.array([0.0, 1e300]), owed, 1, 1e300, np.ones(2, dtype=np.bool_))
     assert selection_margin(problem, 1).missing_units is None
-    empty = replace(problem, size=0)
-    assert selection_margin(empty, 1).missing_units is None
+    assert selection_margin(replace(problem, size=0), 1).missing_units is None
     with pytest.raises(ValueError, match="client 0 was not available"):
         selection_margin(replace(problem, available=np.array([False, True])), 0)
 

@@ -153,8 +153,7 @@ def is_selected_after(rounds: int, policy: FairPace, offer: RoundOffer, row: int
     seconds = problem.values.units / problem.values.units_per_turn
     seconds[row] = then.values.units[row] / then.values.units_per_turn
     size = min(problem.size, int(problem.available.sum()))
-    changed = replace(problem, values=exact_prices(seconds, size), order=price_order(seconds))
-    return row in changed.solve().rows
+    return row in replace(problem, values=exact_prices(seconds, size), order=price_order(seconds)).solve().rows
 
 
 def waited(policy: FairPace, row: int, rounds: int, **settings: Any) -> FairPace:
@@ -215,8 +214,7 @@ def test_a_client_of_a_tiny_rate_waits_for_very_many_rounds() -> None:
     for round_, (row, time) in enumerate([(0, 1.0), (1, 5.0), (2, 400.0)] * 3, start=1):
         policy.tell(make_report(round_, [row], [[1.0]], [time], available=everyone))
     offer = RoundOffer(10, everyone, np.ones((3, 1)))
-    selection = policy.ask(offer)
-    result = explain_choice(policy, offer, selection, 2)
+    result = explain_choice(policy, offer, policy.ask(offer), 2)
     assert isinstance(result.rounds_until, int)
     assert result.rounds_until > 10_000_000
     settings: dict[str, Any] = {"cohort_size": 1, "guaranteed_rate": "1/10000000", "features": 1}
@@ -269,13 +267,11 @@ def test_the_sentences_of_the_worked_example_have_its_numbers() -> None:
     assert (result.usual, result.behind, result.allowed) == pytest.approx((420.0, 0.6, 0.9))
     assert (result.owed, result.missing_turns, result.margin) == pytest.approx((157.5, 0.5625, 0.5625))
     assert (result.longer, result.worth, result.instead, result.rounds_until) == (99.0, 99.0, ("h9",), 1)
-    chosen = explained(*slow_client(5, time=50.0), 11)
-    assert chosen.sentence == (
+    assert explained(*slow_client(5, time=50.0), 11).sentence == (
         f"h11 was chosen with a margin of 49.44 s: {PRICE}; the best cohort without it would last 49 s less and pay "
         "prices of 98.44 s less."
     )
-    fast = explained(*slow_client(5, time=50.0), 10)
-    assert fast.sentence.startswith(
+    assert explained(*slow_client(5, time=50.0), 10).sentence.startswith(
         "h10 is fast enough, but it would replace h8 (worth 59.06 s); it usually takes 420 s"
     )
 
@@ -316,8 +312,7 @@ def test_places_that_all_go_to_urgent_clients_are_explained() -> None:
         "each and nothing else changes."
     )
     assert (urgent.urgent, urgent.outcome, urgent.rounds_until) == (True, "not chosen", 1)
-    slower = explained(policy, offer, 2)
-    assert slower.rounds_until == 1
+    assert explained(policy, offer, 2).rounds_until == 1
     calm = explained(policy, offer, 4)
     assert calm.sentence.startswith(
         "h4 was not chosen because all places went to urgent clients; it usually takes 3.4 s"
@@ -333,8 +328,7 @@ def test_a_client_that_should_be_ahead_is_explained() -> None:
         available = np.array([True, True, round_ == 30])
         row = 2 if round_ == 30 else round_ % 2
         policy.tell(make_report(round_, [row], [[1.0]], [1.0], available=available))
-    offer = RoundOffer(60, np.ones(3, dtype=np.bool_), np.ones((3, 1)))
-    result = explained(policy, offer, 2)
+    result = explained(policy, RoundOffer(60, np.ones(3, dtype=np.bool_), np.ones((3, 1))), 2)
     assert result.sentence.startswith("h2 was chosen first because it is urgent: it is 8 turns behind, but should be ")
     assert result.sentence.endswith(" turns ahead, because it is often absent.")
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.examples import played
 from turnout import RoundOffer, RoundReport
 from turnout.kernel.randomness import round_rng
 from turnout.policies import E3CS, REFL
@@ -70,11 +71,7 @@ def test_weights_grow_as_in_the_paper() -> None:
     policy = E3CS(40, cohort_size=6, quota=0.5, learning_rate=0.4)
     fleet = SmallFleet(2, availability=0.5, deadline=12.0, failure_rate=0.2)
     weights = dict.fromkeys(range(40), 1.0)
-    for round_ in range(1, 101):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        report = fleet.play(offer, selection)
-        policy.tell(report)
+    for offer, _, report in played(policy, fleet, 100):
         rows = np.flatnonzero(offer.available).tolist()
         size = min(6, len(rows))
         chances, is_capped = literal_chances([weights[row] for row in rows], size, 0.5)
@@ -123,23 +120,20 @@ def test_150_rounds_equal_a_literal_implementation(window: int, hold_off: int) -
     fleet = SmallFleet(2, availability=0.4)
     available_in: list[set[int]] = []
     last: dict[int, int] = {}
-    for round_ in range(1, 151):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for offer, selection, _ in played(policy, fleet, 150):
         rows = np.flatnonzero(offer.available).tolist()
-        tie_break = round_rng(9, "refl", round_).standard_exponential(40).tolist()
+        tie_break = round_rng(9, "refl", offer.round).standard_exponential(40).tolist()
 
-        def rank(row: int, now: int = round_, tie_break: list[float] = tie_break) -> tuple[bool, float, float]:
+        def rank(row: int, now: int = offer.round, tie_break: list[float] = tie_break) -> tuple[bool, float, float]:
             before = [t for t in range(len(available_in) - window) if row in available_in[t]]
             again = [t for t in before if row in available_in[t + window]]
             held_off = row in last and now - last[row] <= hold_off
             return held_off, (len(again) + 1) / (len(before) + 2), tie_break[row]
 
-        if round_ % 10 == 0:
+        if offer.round % 10 == 0:
             assert selection.clients.tolist() == sorted(sorted(rows, key=rank)[:6])
         available_in.append(set(rows))
-        last.update(dict.fromkeys(selection.clients.tolist(), round_))
-        policy.tell(fleet.play(offer, selection))
+        last.update(dict.fromkeys(selection.clients.tolist(), offer.round))
 
 
 def test_clients_that_are_rarely_available_again_are_selected_first() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from policies.examples import turns_after
+from policies.examples import played, turns_after
 from turnout import RoundOffer, RoundReport
 from turnout.kernel.randomness import round_rng
 from turnout.policies import UCBCS, ActiveFL, PowerOfChoice
@@ -21,11 +21,9 @@ def test_100_rounds_equal_a_literal_implementation() -> None:
     policy = ActiveFL(40, cohort_size=10, dropped=0.5, sharpness=0.8, uniform=0.38, sizes=SIZES, seed=2)
     fleet = SmallFleet(1, availability=0.6, losses=True)
     loss: dict[int, float] = {}
-    for round_ in range(1, 101):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        keys = round_rng(2, "active-fl", round_).standard_exponential(40).tolist()
-        tie_break = round_rng(2, "active-fl evenly", round_).standard_exponential(40).tolist()
+    for offer, selection, report in played(policy, fleet, 100):
+        keys = round_rng(2, "active-fl", offer.round).standard_exponential(40).tolist()
+        tie_break = round_rng(2, "active-fl evenly", offer.round).standard_exponential(40).tolist()
         value = {row: math.sqrt(SIZES[row]) * last for row, last in loss.items()}
         highest = max(value.values(), default=0.0)
         rows = np.flatnonzero(offer.available).tolist()
@@ -38,8 +36,6 @@ def test_100_rounds_equal_a_literal_implementation() -> None:
         chosen += sorted(dropped, key=lambda row: keys[row])[: size - uniform - len(chosen)]
         others = sorted((row for row in rows if row not in chosen), key=lambda row: tie_break[row])
         assert selection.clients.tolist() == sorted(chosen + others[:uniform])
-        report = fleet.play(offer, selection)
-        policy.tell(report)
         assert report.losses is not None
         loss |= dict(zip(report.clients.tolist(), report.losses.tolist(), strict=True))
 
@@ -86,11 +82,9 @@ def test_150_rounds_equal_a_literal_implementation() -> None:
     fleet = SmallFleet(1, availability=0.6, deadline=20.0, failure_rate=0.1, losses=True)
     last: dict[int, float] = {}
     tried: set[int] = set()
-    for round_ in range(1, 151):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        keys = round_rng(4, "power-of-choice", round_).standard_exponential(40).tolist()
-        tie_break = round_rng(4, "power-of-choice equals", round_).standard_exponential(40).tolist()
+    for offer, selection, report in played(policy, fleet, 150):
+        keys = round_rng(4, "power-of-choice", offer.round).standard_exponential(40).tolist()
+        tie_break = round_rng(4, "power-of-choice equals", offer.round).standard_exponential(40).tolist()
         mean = sum(last.values()) / len(last) if last else 1.0
 
         def loss(row: int, mean: float = mean) -> float:
@@ -99,8 +93,6 @@ def test_150_rounds_equal_a_literal_implementation() -> None:
         candidates = sorted(np.flatnonzero(offer.available).tolist(), key=lambda row: keys[row] / SIZES[row])[:12]
         best = sorted(candidates, key=lambda row: (-loss(row), tie_break[row]))[:5]
         assert selection.clients.tolist() == sorted(best)
-        report = fleet.play(offer, selection)
-        policy.tell(report)
         assert report.losses is not None
         for row, reported in zip(report.clients.tolist(), report.losses.tolist(), strict=True):
             tried.add(row)
@@ -120,10 +112,8 @@ def test_with_all_clients_as_candidates_it_selects_the_largest_losses() -> None:
     policy = PowerOfChoice(6, cohort_size=2, candidates=6)
     policy.tell(RoundReport(1, np.arange(5), np.ones((5, 3)), np.ones(5), losses=np.array([3.0, 9.0, 1.0, 4.0, 8.0])))
     assert policy.ask(RoundOffer(2, np.ones(6, dtype=bool), np.ones((6, 3)))).clients.tolist() == [1, 5]
-    known = np.array([True] * 5 + [False])
-    selection = policy.ask(RoundOffer(2, known, np.ones((6, 3))))
-    assert selection.clients.tolist() == [1, 4]
-    assert selection.reasons["loss"].tolist() == [9.0, 8.0]
+    selection = policy.ask(RoundOffer(2, np.array([True] * 5 + [False]), np.ones((6, 3))))
+    assert (selection.clients.tolist(), selection.reasons["loss"].tolist()) == ([1, 4], [9.0, 8.0])
 
 
 # UCB-CS
@@ -135,12 +125,10 @@ def test_60_rounds_equal_a_literal_implementation(forgetting: float) -> None:
     fleet = SmallFleet(5, deadline=20.0, failure_rate=0.1, losses=True)
     history: dict[int, list[tuple[int, float]]] = {row: [] for row in range(40)}
     spread = 1.0
-    for round_ in range(1, 61):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        rounds = sum(forgetting ** (round_ - r) for r in range(1, round_ + 1))
+    for offer, selection, report in played(policy, fleet, 60):
+        rounds = sum(forgetting ** (offer.round - r) for r in range(1, offer.round + 1))
 
-        def index(row: int, now: int = round_, rounds: float = rounds, spread: float = spread) -> float:
+        def index(row: int, now: int = offer.round, rounds: float = rounds, spread: float = spread) -> float:
             turns = sum(forgetting ** (now - r) for r, _ in history[row])
             if not turns:
                 return math.inf
@@ -150,13 +138,11 @@ def test_60_rounds_equal_a_literal_implementation(forgetting: float) -> None:
 
         rows = sorted(np.flatnonzero(offer.available).tolist(), key=lambda row: (-index(row), row))
         assert selection.clients.tolist() == sorted(rows[:6])
-        report = fleet.play(offer, selection)
-        policy.tell(report)
         assert report.losses is not None
         reported = [loss for loss in report.losses.tolist() if not math.isnan(loss)]
         mean = sum(reported) / len(reported) if reported else 0.0
         for row, loss in zip(report.clients.tolist(), report.losses.tolist(), strict=True):
-            history[row].append((round_, mean if math.isnan(loss) else loss))
+            history[row].append((offer.round, mean if math.isnan(loss) else loss))
         if len(reported) > 1:
             spread = math.sqrt(sum((loss - mean) ** 2 for loss in reported) / len(reported))
 

@@ -136,8 +136,7 @@ def test_exploration_decays_to_a_minimum() -> None:
 
 
 def test_new_clients_are_sampled_in_proportion_to_their_speeds() -> None:
-    speeds = [1.0, 3.0]
-    policy = Oort(2, cohort_size=1, speeds=speeds)
+    policy = Oort(2, cohort_size=1, speeds=[1.0, 3.0])
     selected = [int(policy.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 801)]
     assert np.mean(selected) == pytest.approx(0.75, abs=0.035)
     without_speeds = Oort(2, cohort_size=1)

@@ -107,8 +107,7 @@ def test_the_certificate_holds(seed: int, weight: float, accrual: Any) -> None:
 def test_the_reasons_are_the_terms_of_the_index() -> None:
     policy = CSUCBQ(40, longest=20.0)
     turns_after(policy, 30)
-    offer = SmallFleet().offer(31)
-    selection = policy.ask(offer)
+    selection = policy.ask(SmallFleet().offer(31))
     np.testing.assert_array_equal(selection.reasons["owed"], policy.owed[selection.clients])
     rewards = 1 - selection.reasons["optimistic"] / 20.0
     total = (0.9 * rewards + 0.1 * selection.reasons["owed"]).sum()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import Contract, offer_of, report_of
+from policies.examples import Contract, offer_of, played, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import InfeasiblePromise, ReportError, SettingError
 from turnout.policies import Fastest, FedCS, RoundRobin, UniformRandom
@@ -44,8 +44,7 @@ class InOrder(SelectionPolicy):
 
 
 def play_offer(policy: SelectionPolicy, offer: RoundOffer, **fields: Any) -> None:
-    chosen = policy.ask(offer).clients
-    policy.tell(report_of(offer.round, chosen, available=offer.available, **fields))
+    policy.tell(report_of(offer.round, policy.ask(offer).clients, available=offer.available, **fields))
 
 
 def with_debts(policy: WithGuarantee, units: Sequence[int]) -> WithGuarantee:
@@ -116,8 +115,7 @@ def test_a_round_without_urgent_clients_is_the_selection_of_the_policy_inside() 
     inner = InOrder(6, cohort_size=3)
     policy = with_debts(WithGuarantee(inner, "1/4"), [0, 0, 0, 7, 7, 7])  # they are owed 7/4 turns: due, but not urgent
     selection = policy.ask(offer_of(1, [True] * 6))
-    assert selection.clients.tolist() == [0, 1, 2]
-    assert selection.reasons["urgent"].tolist() == [0, 0, 0]
+    assert (selection.clients.tolist(), selection.reasons["urgent"].tolist()) == ([0, 1, 2], [0, 0, 0])
     assert [places for _, places in inner.offers] == [3]
 
 
@@ -134,14 +132,12 @@ def test_the_policy_inside_is_not_asked_if_urgent_clients_take_all_places() -> N
     policy = with_debts(WithGuarantee(inner, "1/4"), [9, 8, 8, 10, 0, 0])
     assert policy.ask(offer_of(1, [True] * 6)).clients.tolist() == [0, 3]
     assert policy.ask(offer_of(1, [False, True, True, False, False, False])).clients.tolist() == [1, 2]
-    assert inner.offers == []
-    assert inner.cohort_size == 2
+    assert (inner.offers, inner.cohort_size) == ([], 2)
 
 
 def test_around_a_policy_without_a_cohort_size_urgent_clients_are_added_to_its_selection() -> None:
     policy = with_debts(WithGuarantee(FedCS(5, deadline=3.0), "1/4"), [0, 8, 9, 7, 0])
-    offer = offer_of(1, [True, True, False, True, True], [1.0, 9.0, 9.0, 9.0, 2.0])
-    selection = policy.ask(offer)
+    selection = policy.ask(offer_of(1, [True, True, False, True, True], [1.0, 9.0, 9.0, 9.0, 2.0]))
     assert selection.clients.tolist() == [0, 1, 4]
     np.testing.assert_array_equal(selection.reasons["expected"], [1.0, np.nan, 2.0])
     assert policy.cohort_size is None
@@ -187,8 +183,7 @@ def test_most_owed_is_a_policy_with_a_bound_of_its_own(contract: Contract) -> No
     policy = MostOwed(40, accrual="available")
     fleet = SmallFleet(1)
     for round_ in range(1, 101):
-        offer = fleet.offer(round_)
-        play_offer(policy, offer)
+        play_offer(policy, fleet.offer(round_))
         assert policy.owed.max() < 0.15 * (1 + 39 / 8)  # the bound for an urgency of 0
 
 
@@ -341,10 +336,7 @@ def test_urgency_trades_short_rounds_against_small_debts() -> None:
 
     def run(policy: SelectionPolicy) -> tuple[float, float]:
         fleet, seconds, turns = SmallFleet(), 0.0, np.zeros(40)
-        for round_ in range(1, 101):
-            offer = fleet.offer(round_)
-            report = fleet.play(offer, policy.ask(offer))
-            policy.tell(report)
+        for _, _, report in played(policy, fleet, 100):
             seconds += report.duration / 100
             turns[report.clients] += 1
         return seconds, float(turns.min()) / 100

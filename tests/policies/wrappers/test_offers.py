@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowing import known
-from policies.examples import GROUPS, INNER, Spy, late_arrivals, offer_of, report_of, same_state
+from policies.examples import GROUPS, INNER, Spy, late_arrivals, offer_of, played, report_of, same_state
 from turnout.errors import SettingError
 from turnout.policies import (
     RBCSF,
@@ -73,8 +73,7 @@ def test_the_cohort_grows_by_the_factor_and_the_target_stays() -> None:
 def test_only_updates_that_counted_are_paid_if_a_turn_counts_when_it_contributes() -> None:
     policy = Overcommit(RBCSF(10, cohort_size=2, counts="completed"), 2)
     policy.tell(report_of(1, [0, 1, 2, 3], [4.0, 1.0, 3.0, 2.0]))
-    certificate = known(policy.certificate())
-    assert certificate.turns.tolist()[:4] == [0, 1, 0, 1]
+    assert known(policy.certificate()).turns.tolist()[:4] == [0, 1, 0, 1]
 
 
 def test_an_invalid_factor_is_refused() -> None:
@@ -172,8 +171,7 @@ def test_recently_selected_clients_are_not_offered(seed: int, rounds: int, stric
 def test_a_policy_without_a_cohort_size_is_offered_at_least_one_client() -> None:
     policy = CoolDown(FedCS(2, deadline=9.0), 3)
     for round_ in range(1, 6):
-        offer = offer_of(round_, [True, False], [1.0, 1.0])
-        assert policy.ask(offer).clients.tolist() == [0]
+        assert policy.ask(offer_of(round_, [True, False], [1.0, 1.0])).clients.tolist() == [0]
         policy.tell(report_of(round_, [0]))
     assert CoolDown(FedCS(2, deadline=9.0), 3).ask(offer_of(1, [False, False], [1.0, 1.0])).clients.tolist() == []
 
@@ -203,14 +201,10 @@ def test_an_invalid_cool_down_is_refused() -> None:
 def test_the_first_rounds_are_random_and_the_policy_inside_learns_from_them() -> None:
     policy, random, inner = WarmUp(RBCSF(40), 6, seed=3), UniformRandom(40, seed=3), RBCSF(40)
     fleet, prices = SmallFleet(), WarmUp(FairPace(40), 6)
-    for round_ in range(1, 12):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        assert selection == (random if round_ <= 6 else inner).ask(offer)
-        assert (policy.cohort_problem(offer) is None) == (round_ <= 6)
-        assert (prices.client_prices(offer) is None) == (round_ <= 6)
-        report = fleet.play(offer, selection)
-        policy.tell(report)
+    for offer, selection, report in played(policy, fleet, 11):
+        assert selection == (random if offer.round <= 6 else inner).ask(offer)
+        assert (policy.cohort_problem(offer) is None) == (offer.round <= 6)
+        assert (prices.client_prices(offer) is None) == (offer.round <= 6)
         inner.tell(report)
     assert same_state(policy.policy.state(), inner.state())
 
@@ -247,13 +241,8 @@ def test_to_the_policy_inside_other_clients_are_not_available(seed: int, availab
     allowed = np.random.default_rng(seed).random(40) < 0.4
     allowed[0] = True
     policy, inner = Eligible(INNER["rbcsf"](40), allowed), INNER["rbcsf"](40)
-    fleet = SmallFleet(seed, availability=availability)
-    for round_ in range(1, 20):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for offer, selection, report in played(policy, SmallFleet(seed, availability=availability), 19):
         assert selection == inner.ask(replace(offer, available=offer.available & allowed))
-        report = fleet.play(offer, selection)
-        policy.tell(report)
         inner.tell(replace(report, available=offer.available & allowed))
     assert same_state(policy.policy.state(), inner.state())
     assert (known(policy.debts).owed[~allowed] == 0).all()
@@ -283,8 +272,7 @@ def test_a_report_with_a_selected_client_that_is_not_allowed_is_accepted() -> No
 def test_around_fastest_it_selects_the_fastest_cohort_that_meets_the_quotas(data: st.DataObject) -> None:
     """Compares with all possible cohorts."""
     groups = data.draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=3, max_size=8).filter(any))
-    names = sorted({group for group in groups if group})
-    least = {group: data.draw(st.integers(0, 2)) for group in names}
+    least = {group: data.draw(st.integers(0, 2)) for group in sorted({group for group in groups if group})}
     size = max(sum(least.values()), data.draw(st.integers(1, 5)))
     available = np.array(data.draw(st.lists(st.booleans(), min_size=len(groups), max_size=len(groups))))
     times = np.array(data.draw(st.permutations(range(1, len(groups) + 1))), dtype=float)
