@@ -90,9 +90,7 @@ def test_appfl_clients_train_when_they_are_selected(tmp_path: Path, monkeypatch:
     check_fleet(tmp_path / "fleet.turnout", 8, 2)
 
 
-def test_appfl_ends_a_round_at_its_deadline_without_clients_that_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appfl_ends_a_round_at_its_deadline_if_clients_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[SimpleNamespace] = []
 
     def make_timer(seconds: float, end_round: Any, arguments: list[int]) -> SimpleNamespace:
@@ -368,9 +366,7 @@ class AlgorithmClient:
         ]
 
 
-def test_vantage6_goes_on_without_organizations_that_fail_or_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vantage6_goes_on_if_organizations_fail_or_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     combined: list[list[Any]] = []
     client, fleet, clock = AlgorithmClient(), tmp_path / "fleet.turnout", SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
@@ -431,9 +427,7 @@ class PlatoServer:
             await self._select_clients()
 
 
-def test_plato_ends_a_round_at_its_deadline_with_those_that_have_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plato_ends_a_round_at_its_deadline_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, clock = Scheduler.open, SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(Scheduler, "open", lambda _, **options: original(tmp_path / "fleet.turnout", **options))

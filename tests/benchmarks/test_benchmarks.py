@@ -144,7 +144,7 @@ def test_the_command_prints_json_on_request() -> None:
     assert (printed["figures"][0]["unit"], printed["targets"][0]["bound"]) == ("per second", "at most 5")
 
 
-def test_an_impossible_setting_is_explained_in_one_line(
+def test_an_impossible_setting_gets_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["benchmarks", "flower", "--nodes", "12", "--cohort", "13"])

@@ -122,9 +122,7 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
     assert re.search(r'data-label="mean round">\d+\.\d\d ± \d+\.\d\d s</td>', page)
 
 
-def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_prints_the_same_json_on_both_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "1", "--json", "--report", str(tmp_path / "report.html"))
     monkeypatch.setattr(demo, "_write_report", lambda *_: None)  # another test draws the figures
     rows = json.loads(run_here(*arguments).stdout)["policies"]

@@ -53,9 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return folder, json.loads(run(*TRAINING, "--target", "0.5", "--out", folder, "--json"))
 
 
-def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(
-    trained: tuple[Path, dict[str, Any]],
-) -> None:
+def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, compared = trained
     assert (compared["target"], compared["rounds"], compared["world"]["name"]) == (0.5, 12, "training")
     with RunStore(folder / "runs.turnout", read_only=True) as store:
@@ -83,7 +81,7 @@ def test_a_folder_receives_data_table_and_figures(trained: tuple[Path, dict[str,
     assert "fair-pace" in (folder / "accuracy.svg").read_text()
 
 
-def test_the_table_of_seeds_has_a_row_per_policy_and_seed_with_settings_and_promise(
+def test_the_table_of_seeds_has_a_row_per_policy_and_seed_with_the_promise(
     trained: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, compared = trained

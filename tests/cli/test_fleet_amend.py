@@ -135,12 +135,7 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     path = tmp_path / "slots.turnout"
     with Scheduler.open(path, concurrency=2, settings={"guaranteed_rate": "1/20"}) as scheduler:
         scheduler.fill(["a"])
-    given = {
-        "status_ttl": 120.0,
-        "window_seconds": 30.0,
-        "min_present": 3,
-        "min_turn_interval": 3600.0,
-    }
+    given = {"status_ttl": 120.0, "window_seconds": 30.0, "min_present": 3, "min_turn_interval": 3600.0}
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
     assert amend(path, *options) == (
         f"{path}: amended after turn 1: min_present from 1 to 3, "

@@ -128,9 +128,7 @@ def test_a_missing_package_says_what_to_install(
     assert f"the package {package}: pip install 'turnout[{extra}]'" in error
 
 
-def test_a_log_file_receives_a_line_from_time_to_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_file_gets_a_line_at_times(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with playing.watched([RunPlan("random", 600), RunPlan("random", 400)], None) as watch:

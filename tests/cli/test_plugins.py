@@ -103,10 +103,7 @@ def test_two_settings_of_one_policy_are_compared() -> None:
 def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_path: Path) -> None:
     world = ("--world", "name=small", "--set", "cohort_size=2")
     result = json_of("simulate", "random", "first:offset=2", *world, *FEW)
-    assert [row["policy"] for row in result["policies"]] == [
-        "random",
-        "first (offset 2)",
-    ]
+    assert [row["policy"] for row in result["policies"]] == ["random", "first (offset 2)"]
     config = tmp_path / "compared.toml"
     config.write_text(
         'rounds = 5\n[world]\nname = "quick_module:small_world"\npeople = 9\n[[policy]]\nname = "around"\n'
@@ -261,9 +258,7 @@ def run_tests(folder: Path, module: str, kind: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", ["policy", "world"])
-def test_a_new_package_is_its_template_under_another_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_package_is_its_template_renamed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "quick-thing"
     written = run("new", kind, "quick-thing", "--folder", folder).stdout
     assert f"cd {folder}, pip install -e ., turnout" in written

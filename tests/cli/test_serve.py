@@ -379,9 +379,7 @@ def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])
-def test_a_missing_extra_is_named_with_its_installation(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_a_missing_extra_is_named_as_it_is_installed(runs: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name, *rest))
     assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in error_of("fleet", "dashboard", runs)

@@ -203,13 +203,7 @@ SHAPES: dict[str, Any] = {
         "lorenz": lines("x", "y"),
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
     },
-    "clients": {
-        **PAGES,
-        "size": COUNT,
-        "sort": str,
-        "order": OneOf(("asc", "desc")),
-        "rows": Many(CLIENT, PAGE),
-    },
+    "clients": {**PAGES, "size": COUNT, "sort": str, "order": OneOf(("asc", "desc")), "rows": Many(CLIENT, PAGE)},
     "queues": {
         "about": ABOUT,
         "empty_reason": Maybe(str),

@@ -55,9 +55,7 @@ def growing_fleets(draw: st.DrawFn) -> list[BoolArray]:
 
 @given(growing_fleets(), st.integers(1, 40), st.data())
 @settings(deadline=None)
-def test_masks_return_availability_or_none_for_dropped_rounds(
-    fleet: list[BoolArray], max_bytes: int, data: st.DataObject
-) -> None:
+def test_masks_return_availability_unless_dropped(fleet: list[BoolArray], max_bytes: int, data: st.DataObject) -> None:
     masks = AvailabilityMasks(max_bytes)
     for round_, mask in enumerate(fleet, start=1):
         masks.add(round_, mask)

@@ -184,7 +184,7 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
         assert_same_certificate(source.ledger.certificate(), scheduler.certificate())
 
 
-def test_a_page_that_fell_behind_what_is_kept_is_read_again_and_debts_begin_with_the_kept_rounds(
+def test_a_page_that_fell_behind_what_is_kept_is_read_again_and_debts_begin_with_kept_rounds(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "fleet.turnout"

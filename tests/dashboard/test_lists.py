@@ -326,9 +326,7 @@ def compared(empty_page: Page, stored: tuple[Stored, Served]) -> Iterator[Page]:
 
 
 @needs_browser
-def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
-    empty_page: Page, stored: tuple[Stored, Served]
-) -> None:
+def test_a_store_opens_on_its_runs_to_sort_filter_and_pick(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     runs, server = stored
     with used(empty_page) as page:
         open_page(page, server.url, "runs")

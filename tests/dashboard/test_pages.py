@@ -119,11 +119,7 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
 def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
-    with (
-        Scheduler.open(path) as scheduler,
-        served(path) as server,
-        visiting(empty_page, server.url) as page,
-    ):
+    with Scheduler.open(path) as scheduler, served(path) as server, visiting(empty_page, server.url) as page:
         for name in pages:
             turn_to(page, name, **settings_of(name, named(1)[0]))
             assert page.evaluate(SHOWN_ROUNDS) == scheduler.round - 1 >= 30  # the last round is open

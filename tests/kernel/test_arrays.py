@@ -35,9 +35,7 @@ SHUFFLED = np.random.default_rng(0).permutation(ROWS)
         (lambda rows: np.append(rows, rows[-1]), r"is a duplicate: a client may appear only once"),
     ],
 )
-def test_few_and_many_rows_are_checked_in_any_order(
-    rows: IntArray, change: Callable[[IntArray], IntArray], message: str
-) -> None:
+def test_rows_are_checked_in_any_order(rows: IntArray, change: Callable[[IntArray], IntArray], message: str) -> None:
     changed = change(rows)
     if message:
         with pytest.raises(SettingError, match=message):
@@ -59,9 +57,7 @@ def test_a_number_that_is_not_finite_is_found_by_any_number_of_threads(threads: 
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @given(clients=st.integers(0, 1100), flagged=st.lists(st.integers(0, 1099), max_size=4), seed=st.integers(0, 9))
-def test_few_and_many_flags_are_counted_wherever_they_are(
-    kernel: str, clients: int, flagged: list[int], seed: int
-) -> None:
+def test_few_and_many_flags_are_counted_anywhere(kernel: str, clients: int, flagged: list[int], seed: int) -> None:
     counts = np.arange(clients, dtype=np.int64)
     few = np.isin(counts, flagged)
     many = np.random.default_rng(seed).random(clients) < 0.5

@@ -76,9 +76,7 @@ def select_cohort() -> Any:
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(None, "compiled"), ("compiled", "compiled"), ("numpy", "numpy")])
-def test_the_environment_variable_is_read_when_a_kernel_is_first_used(
-    start: Start, kernel: str | None, name: str
-) -> None:
+def test_the_environment_is_read_when_a_kernel_is_first_used(start: Start, kernel: str | None, name: str) -> None:
     start(kernel)
     assert (kernel_name(), select_cohort()) == (name, [1, 2])
 

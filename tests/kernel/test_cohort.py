@@ -224,7 +224,7 @@ instances = st.integers(2, 12).flatmap(
 
 @given(instances)
 @settings(max_examples=75, deadline=None)
-def test_the_order_of_the_clients_does_not_matter(
+def test_the_order_of_clients_does_not_matter(
     instance: tuple[list[float], list[int], int, float, list[int]],
 ) -> None:
     times, owed, size, weight, order = instance

@@ -273,9 +273,7 @@ def test_a_constant_exploration_is_constant() -> None:
 
 @given(rows=st.sets(st.integers(0, 7)), seed=st.integers(0, 10**6), forgetting=st.sampled_from([1.0, 0.8]))
 @settings(max_examples=40, deadline=None)
-def test_forgotten_clients_have_no_history_and_the_others_keep_theirs(
-    rows: set[int], seed: int, forgetting: float
-) -> None:
+def test_forgotten_clients_have_no_history_and_others_keep_it(rows: set[int], seed: int, forgetting: float) -> None:
     rng = np.random.default_rng(seed)
     model = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
     for _ in range(4):

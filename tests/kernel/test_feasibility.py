@@ -50,9 +50,7 @@ fractions = st.fractions(min_value=0, max_value=1, max_denominator=12)
 
 @given(st.lists(st.tuples(fractions, fractions), min_size=1, max_size=5), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_testing_prefixes_gives_the_result_of_testing_all_sets(
-    clients: list[tuple[Fraction, Fraction]], cohort_size: int
-) -> None:
+def test_prefixes_give_the_result_of_all_sets(clients: list[tuple[Fraction, Fraction]], cohort_size: int) -> None:
     rates, probabilities = [rate for rate, _ in clients], [probability for _, probability in clients]
     result = feasibility([float(r) for r in rates], [float(p) for p in probabilities], cohort_size)
     expected = scale_by_testing_all_sets(rates, probabilities, cohort_size)
@@ -154,9 +152,7 @@ def test_the_remedy_names_the_smallest_sufficient_cohort_size(probabilities: lis
 
 
 @pytest.mark.parametrize(("rate", "probability"), [(0.49, 0.5), (0.499, 0.5), (0.4999, 0.5), (0.899, 0.9)])
-def test_a_sufficient_cohort_size_far_from_the_sum_of_the_rates_is_the_smallest(
-    rate: float, probability: float
-) -> None:
+def test_a_sufficient_cohort_size_far_from_the_sum_of_rates_is_the_smallest(rate: float, probability: float) -> None:
     rates, probabilities = np.full(200, rate), np.full(200, probability)
     smallest = next(size for size in range(1, 201) if feasibility(rates, probabilities, size).holds)
     with pytest.raises(InfeasiblePromise) as caught:

@@ -152,9 +152,7 @@ def test_figures_that_windows_does_not_have_are_unknown_or_replaced(monkeypatch:
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_a_port_is_reused_only_where_two_servers_cannot_share_it(
-    platform: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_is_reused_only_where_servers_cannot_share_it(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     with listen("127.0.0.1", [0]) as listener:
         assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) == (platform == "linux")

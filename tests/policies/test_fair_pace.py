@@ -86,9 +86,7 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rounds", [30, pytest.param(150, marks=pytest.mark.thorough)])
-def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
-    rule: dict[str, Any], accrual: Any, rounds: int
-) -> None:
+def test_it_selects_what_a_literal_implementation_selects(rule: dict[str, Any], accrual: Any, rounds: int) -> None:
     rates = [Fraction(rate) for rate in rule["rates"]]
     keys = ("cohort_size", "tolerance", "counts", "value_weight", "head_start")
     settings = {key: rule[key] for key in keys if key in rule}
@@ -564,8 +562,7 @@ def assert_close(state: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"accrual": "always"}, {"times": "expected"}, {"counts": "completed"}, {"value": "loss"}],
+    "settings", [{}, {"accrual": "always"}, {"times": "expected"}, {"counts": "completed"}, {"value": "loss"}]
 )
 @pytest.mark.parametrize("rounds", [3, 30, pytest.param(80, marks=pytest.mark.thorough)])
 def test_the_state_does_not_depend_on_what_forgotten_clients_reported(settings: dict[str, Any], rounds: int) -> None:

@@ -38,9 +38,7 @@ def selections(variant: str) -> list[list[int]]:
 WITH_KERNEL = ("fair-pace", "rbcsf", "fair-oracle", "fedcs-learned")
 CASES = [
     pytest.param(
-        variant,
-        kernel,
-        marks=[] if kernel == "compiled" or variant.startswith(WITH_KERNEL) else pytest.mark.thorough,
+        variant, kernel, marks=[] if kernel == "compiled" or variant.startswith(WITH_KERNEL) else pytest.mark.thorough
     )
     for variant in VARIANTS
     for kernel in ("compiled", "numpy")

@@ -58,8 +58,7 @@ STUDY = CommandGroup(
     {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "tune")},
 )
 DATA = CommandGroup(
-    "List, download and verify datasets.\n\nExample: turnout data list",
-    _in("lab.data", "list_", "fetch"),
+    "List, download and verify datasets.\n\nExample: turnout data list", _in("lab.data", "list_", "fetch")
 )
 TRACES = CommandGroup(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"

@@ -58,9 +58,7 @@ DeviceOption = Annotated[str, typer.Option(help="Device that trains the models: 
 SettingOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting of all policies that have it, such as tolerance=1. Repeatable.",
+        "--set", metavar="NAME=VALUE", help="A setting of all policies that have it, such as tolerance=1. Repeatable."
     ),
 ]
 #: The option for a store, in every command that writes runs.

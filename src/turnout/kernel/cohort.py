@@ -70,11 +70,7 @@ EMPTY_COHORT = SolvedCohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, 
 
 
 def fastest_fair_cohort(
-    times: npt.ArrayLike,
-    owed: npt.ArrayLike,
-    size: int,
-    speed_weight: float,
-    available: npt.ArrayLike | None = None,
+    times: npt.ArrayLike, owed: npt.ArrayLike, size: int, speed_weight: float, available: npt.ArrayLike | None = None
 ) -> IntArray:
     """Returns the rows of the `size` available clients that minimise P4, in ascending order.
 

@@ -150,11 +150,7 @@ class ExchangeTimeModel:
         late = report.late_arrivals
         if late is not None:
             self.correct(
-                late.clients,
-                late.contexts,
-                late.deadlines,
-                late.exchange_times,
-                learned_since=late.learned_since,
+                late.clients, late.contexts, late.deadlines, late.exchange_times, learned_since=late.learned_since
             )
         clients, contexts, times = report.clients, report.contexts, report.exchange_times
         if len(clients) and int(clients.max()) >= self.clients:

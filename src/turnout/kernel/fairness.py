@@ -174,11 +174,7 @@ class FairnessQueues:
         self._balance[rows] = owed - self._credit_of(rows)
 
     def certificate(
-        self,
-        turns: npt.ArrayLike,
-        rounds: npt.ArrayLike | None = None,
-        *,
-        tolerance: Tolerance = DEFAULT_TOLERANCE,
+        self, turns: npt.ArrayLike, rounds: npt.ArrayLike | None = None, *, tolerance: Tolerance = DEFAULT_TOLERANCE
     ) -> Certificate:
         """Compares the promised turns with the turns taken.
 

@@ -296,12 +296,7 @@ class FairOracle(WeightedPolicy):
     requires_expected_times = True
 
     def __init__(
-        self,
-        clients: int,
-        *,
-        cohort_size: int = 8,
-        speed_weight: float = 1000.0,
-        **settings: Unpack[GuaranteeSettings],
+        self, clients: int, *, cohort_size: int = 8, speed_weight: float = 1000.0, **settings: Unpack[GuaranteeSettings]
     ) -> None:
         super().__init__(clients, cohort_size=cohort_size, speed_weight=speed_weight, **settings)
 

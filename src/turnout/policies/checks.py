@@ -188,8 +188,7 @@ def state_and_restore_round_trip(build: Build) -> None:
         twin.restore(saved)
         require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")
         require(
-            twin.ask(offer) == policy.ask(offer),
-            f"the restored policy selects other clients in round {offer.round}",
+            twin.ask(offer) == policy.ask(offer), f"the restored policy selects other clients in round {offer.round}"
         )
 
 

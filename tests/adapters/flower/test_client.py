@@ -146,14 +146,12 @@ def test_without_psutil_the_load_if_there_is_one_tells_of_the_cores(
     assert machine_status(context()) == {"free_cpu": free, "bandwidth": 1.0}
 
 
-def test_bandwidth_is_unknown_without_an_active_network_interface(
-    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace
-) -> None:
+def test_bandwidth_is_unknown_without_an_interface(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
     monkeypatch.setattr(psutil, "net_if_stats", dict)
     assert machine_status(context())["bandwidth"] == 1.0
 
 
-def test_the_node_configuration_overrides_measured_values(
+def test_the_node_configuration_overrides_measurements(
     monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace
 ) -> None:
     monkeypatch.setattr(psutil, "cpu_times", pytest.fail)

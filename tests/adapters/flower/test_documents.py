@@ -21,9 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("document", ["README.md", "docs/flower.md"])
-def test_the_code_in_the_documentation_trains_fairly(
-    document: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_in_documentation_trains_fairly(document: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     code = block_with("fair.start(", document)
     assert len([line for line in code.splitlines() if line]) == 6

@@ -118,9 +118,7 @@ def test_without_a_deadline_the_timeout_ends_a_round(open_fleet: OpenFleet) -> N
 
 
 @pytest.mark.parametrize("trouble", ["silent", "raises", "gone", "unsent"])
-def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round_works(
-    open_fleet: OpenFleet, trouble: str
-) -> None:
+def test_a_lost_cohort_leaves_the_model_unchanged_and_the_next_round_works(open_fleet: OpenFleet, trouble: str) -> None:
     scheduler = open_fleet(**ALL)
     grid = InProcessGrid(named_nodes(4))
     for node in grid.nodes.values():
@@ -141,9 +139,7 @@ def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round
 # Late replies
 
 
-def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_late_reply_is_not_aggregated_but_timed(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler, spy = open_fleet(**ALL), Spy()
     grid = InProcessGrid(named_nodes(4, [5.0, 12.0, 5.0, 5.0]))
     train(scheduler, grid, spy, rounds=2, evaluate_fn=after(1, lambda: setattr(grid.client("c1"), "seconds", 5.0)))
@@ -177,9 +173,7 @@ def test_a_reply_that_is_too_late_is_ignored(open_fleet: OpenFleet, monkeypatch:
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
 
 
-def test_rounds_with_an_empty_cohort_count_until_a_reply_is_too_late(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_without_a_cohort_count_for_late_replies(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     scheduler = open_fleet(settings={"cohort_size": 2}, backoff_after=1)
     grid = InProcessGrid(named_nodes(2, [5.0, 12.0]))
@@ -303,9 +297,7 @@ def noting(app: ClientApp, notes: ConfigRecord) -> Any:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("norm_bit", 1.0), ("missing", None), (None, None), ("norm", None)])
-def test_loss_key_names_the_metric_that_holds_the_loss(
-    open_fleet: OpenFleet, name: str | None, expected: float | None
-) -> None:
+def test_loss_key_names_the_metric_of_the_loss(open_fleet: OpenFleet, name: str | None, expected: float | None) -> None:
     """A number outside the metrics is no loss."""
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2, 5.0))
     for node in grid.nodes.values():
@@ -324,9 +316,7 @@ def test_metrics_with_the_name_of_a_declared_signal_are_reported(open_fleet: Ope
 
 
 @pytest.mark.parametrize("loss", [0.75, math.nan, math.inf, -math.inf])
-def test_a_finite_loss_reaches_the_scheduler_and_the_update_counts_in_any_case(
-    open_fleet: OpenFleet, loss: float
-) -> None:
+def test_a_finite_loss_reaches_the_scheduler_and_any_update_counts(open_fleet: OpenFleet, loss: float) -> None:
     """A diverged client must neither stop the server nor lose its turn."""
     scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 3})
     grid = InProcessGrid(named_nodes(3, 5.0, loss=lambda number: loss if number == 1 else loss_of(number)))

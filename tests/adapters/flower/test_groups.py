@@ -48,9 +48,7 @@ def nodes() -> list[Node]:
         ({"ward": ["icu"], "location": ["berlin"]}, ["c0"]),
     ],
 )
-def test_only_clients_of_eligible_groups_take_part(
-    open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]
-) -> None:
+def test_only_eligible_groups_take_part(open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(nodes())
     train(scheduler, grid, rounds=2, eligible=eligible)
     assert grid.asked("train") == [clients, clients]

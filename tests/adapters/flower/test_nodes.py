@@ -56,7 +56,7 @@ def test_a_client_keeps_its_history_when_its_node_id_changes(open_fleet: OpenFle
     assert [len(push) for push in grid.sent(QUERY)] == [4] * 8
 
 
-def test_of_two_nodes_with_the_same_client_id_the_newer_is_selected(
+def test_of_two_nodes_of_a_client_the_newer_is_selected(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
@@ -81,9 +81,7 @@ def test_an_app_without_with_status_is_identified_by_its_node_id_with_a_warning(
     assert len(grid.sent(QUERY)) == 1
 
 
-def test_a_changed_client_id_is_accepted_with_a_warning(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_client_id_is_taken_with_a_warning(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
     rename = after(1, lambda: grid.nodes[101].config.update({"client-id": "c9"}))
     train(scheduler, grid, rounds=4, evaluate_fn=rename)
@@ -356,9 +354,7 @@ def test_a_node_is_queried_again_only_if_its_query_failed_after_1_2_and_4_rounds
     assert scheduler.clients == ["c0", "c1"]
 
 
-def test_an_answer_counts_however_late_it_comes(
-    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_counts_however_late(open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     nodes = named_nodes(3)
     for node in nodes:
         node.query_seconds = 60.0  # its app imports torch on a busy machine

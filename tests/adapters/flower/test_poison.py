@@ -178,9 +178,7 @@ def test_with_overcommit_another_reply_takes_the_place_of_one_that_cannot_be_use
 
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2, 3]])
-def test_replies_with_wrong_shapes_never_change_the_shape_of_the_model(
-    open_fleet: OpenFleet, numbers: list[int]
-) -> None:
+def test_replies_with_wrong_shapes_never_change_that_of_the_model(open_fleet: OpenFleet, numbers: list[int]) -> None:
     """Even if no other client replies, and if they agree."""
     scheduler, wrong = open_fleet(**ALL), set[int]()
     grid = InProcessGrid(nodes(4, with_arrays(weights=[9.0, 9.0, 9.0]), wrong))
@@ -353,7 +351,7 @@ class Fragile(FedAdam):
         return arrays, metrics
 
 
-def test_after_a_failed_aggregation_the_model_and_the_strategy_are_those_of_the_round_before(
+def test_after_a_failed_aggregation_model_and_strategy_are_those_of_the_round_before(
     open_fleet: OpenFleet,
 ) -> None:
     failing, scheduler = open_to_all(Fragile), open_fleet(**ALL)

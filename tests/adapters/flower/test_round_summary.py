@@ -44,9 +44,7 @@ def test_the_log_names_the_selected_clients_with_the_reasons_and_summarises_each
     assert re.search(r"the last one back was c\d after \d\.\d s, expected \d\.\d s", ended[4])
 
 
-def test_the_log_and_the_metrics_report_a_broken_promise(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_and_metrics_report_a_broken_promise(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 9.0]))
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "speed_weight": 1000.0}
     scheduler = open_fleet(policy="rbcsf", settings=settings)
@@ -125,18 +123,14 @@ def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> Non
     assert result.train_metrics_clientapp[2]["turnout-round-seconds"] == 4.0
 
 
-def test_a_policy_without_a_guarantee_reports_no_promise(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_policies_without_guarantee_report_no_promise(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(policy="random", settings={"cohort_size": 2})
     result = train(scheduler, InProcessGrid(named_nodes(3)), rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
     assert not re.search("promise|behind|ahead", "".join(log_lines(caplog)))
 
 
-def test_the_metrics_of_the_selection_do_not_fill_the_final_log(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metrics_of_the_selection_do_not_fill_the_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     result = train(open_fleet(), InProcessGrid(named_nodes(3)), rounds=30)
     messages = [record.getMessage() for record in caplog.records]
     end = next(index for index, line in enumerate(messages) if line.startswith("Strategy execution finished"))

@@ -93,7 +93,7 @@ def test_a_strategy_that_needs_more_replies_than_the_cohort_has_is_refused(
         FairSelection(make(), open_fleet(settings={"cohort_size": 4}))
 
 
-def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken_and_need_not_evaluate(
+def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_works_and_need_not_evaluate(
     open_fleet: OpenFleet,
 ) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
@@ -165,7 +165,7 @@ def test_invalid_arguments_are_refused(
 # Evaluation
 
 
-def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
+def test_with_too_few_nodes_no_evaluation_but_a_warning(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3))

@@ -71,7 +71,7 @@ def start(scheduler: Scheduler, grid: InProcessGrid, strategy: Strategy | None =
 # Slots and versions
 
 
-def test_slots_are_filled_as_soon_as_they_are_free_and_nobody_waits_for_a_slow_client(
+def test_slots_are_filled_as_soon_as_they_are_free_without_waiting_for_others(
     open_fleet: OpenFleet, clock: Clock
 ) -> None:
     scheduler = open_fleet(**SLOTS)
@@ -150,9 +150,7 @@ def test_what_a_client_changed_is_added_to_the_current_model_with_a_discount(
 
 
 @pytest.mark.parametrize("kind", [FedAdam, FedAvgM, FedMedian, QFedAvg])
-def test_strategies_that_compare_updates_with_the_model_get_the_current_one(
-    open_fleet: OpenFleet, kind: type[FedAvg]
-) -> None:
+def test_strategies_that_compare_updates_get_the_current_model(open_fleet: OpenFleet, kind: type[FedAvg]) -> None:
     like_fedavg: dict[type[FedAvg], dict[str, float]] = {
         FedAdam: {"tau": 1e4, "eta": 1e4, "beta_1": 0.0, "beta_2": 0.0},
         QFedAvg: {"client_learning_rate": 0.5, "q": 0.0},
@@ -354,7 +352,7 @@ def test_nodes_may_vanish_and_join_during_a_run(open_fleet: OpenFleet) -> None:
 
 
 @pytest.mark.parametrize("trouble", [None, "silent"])
-def test_slots_are_filled_while_a_new_node_identifies_itself(
+def test_slots_are_filled_while_a_node_identifies_itself(
     open_fleet: OpenFleet, clock: Clock, trouble: str | None
 ) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))

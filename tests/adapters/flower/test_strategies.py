@@ -45,9 +45,7 @@ STOCK: dict[str, Callable[[], Strategy]] = {
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_only_the_cohort_trains_all_clients_evaluate_and_the_strategy_aggregates(
-    open_fleet: OpenFleet, name: str
-) -> None:
+def test_only_the_cohort_trains_all_evaluate_and_the_strategy_aggregates(open_fleet: OpenFleet, name: str) -> None:
     scheduler = open_fleet(settings={"cohort_size": COHORT, "guaranteed_rate": 0.2}, deadline=1000.0)
     grid = InProcessGrid(named_nodes(CLIENTS, 0.0))
     result = train(scheduler, grid, STOCK[name](), arrays=model(*START), rounds=ROUNDS, poll=0.001)
@@ -119,10 +117,7 @@ class Elsewhere(stock.FedAvg):
     [
         (Picky, r"sends nothing to the selected nodes \[10\d\]:"),
         (Double, "sends several messages to one node:"),
-        (
-            Elsewhere,
-            r"sends nothing to .* \[\d+, \d+\] and sends messages to the nodes \[7, 8\], which",
-        ),
+        (Elsewhere, r"sends nothing to .* \[\d+, \d+\] and sends messages to the nodes \[7, 8\], which"),
     ],
 )
 def test_a_strategy_that_does_not_message_each_selected_node_once_is_refused(

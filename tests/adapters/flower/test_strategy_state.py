@@ -145,9 +145,7 @@ class Careless(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def test_attributes_that_are_not_saved_are_named_before_the_first_round(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_attributes_that_are_not_saved_are_named_at_the_start(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     play(folder / "fleet.turnout", Careless())
     lines = [record.getMessage() for record in caplog.records]
     named = [index for index, line in enumerate(lines) if "are not saved" in line]

@@ -53,9 +53,7 @@ def turns(fleet: str) -> dict[str, int]:
 # The server
 
 
-def test_statuses_are_the_contexts_of_the_offer_also_of_clients_that_are_not_selected(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_statuses_are_the_contexts_of_the_offer_also_without_a_selection(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(), b=always(), c=always())
     job.clients["a"].status = {"free_cpu": 4.0, "bandwidth": 10.0}
     job.clients["c"].status = {"free_cpu": 0.5, "bandwidth": 5.0}
@@ -128,9 +126,7 @@ def test_only_eligible_groups_are_selected(make_job: MakeJob, fleet: str, groups
 
 
 @pytest.mark.parametrize("groups_of", GROUPS)
-def test_a_quota_reserves_places_in_every_round_also_in_the_next_job(
-    make_job: MakeJob, fleet: str, groups_of: Any
-) -> None:
+def test_a_quota_reserves_places_in_every_round_of_all_jobs(make_job: MakeJob, fleet: str, groups_of: Any) -> None:
     for _ in range(2):
         job = make_job(a=always(), b=always(), c=always(seconds=5))
         job.run(fedavg(fleet, groups=groups_of(job), quota={"south": 1}, num_rounds=5))

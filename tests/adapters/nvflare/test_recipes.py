@@ -191,7 +191,7 @@ def test_a_job_with_an_app_for_each_site_reports_from_each(script: str, tmp_path
         ({"fleet": FLEET, "patience": -1}, "patience"),
     ],
 )
-def test_invalid_settings_are_refused_when_the_job_is_written(
+def test_invalid_settings_are_refused_before_a_job_is_written(
     settings: dict[str, Any], message: str, script: str
 ) -> None:
     job = job_with(FedAvg(num_clients=2), script)

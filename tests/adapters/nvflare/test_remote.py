@@ -42,7 +42,7 @@ def two_jobs(make_job: MakeJob, clock: Clock, selection: Any) -> list[list[float
     return saved
 
 
-def test_aborted_jobs_failures_and_late_clients_are_the_same_by_address(
+def test_aborts_failures_and_late_clients_are_the_same_by_address(
     make_job: MakeJob, clock: Clock, folder: Path
 ) -> None:
     reference, path = folder / "reference.turnout", folder / "fleet.turnout"
@@ -86,9 +86,7 @@ def test_options_that_the_service_has_are_refused(options: dict[str, Any], probl
         FleetPlan({"fleet": ADDRESS, **options}, PAPER_FEATURES)
 
 
-def test_a_fleet_of_another_kind_or_with_other_features_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fleet_of_another_kind_or_other_features_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Features.of(Feature("battery", 0.0, 1.0, default=0.5))
     with served(folder, {"fleet": ROUNDS, "slots": SLOTS}) as service:
         for name, concurrency, features, problem in (

@@ -70,9 +70,7 @@ def rounds_of(fleet: str) -> int:
 # Results before and after the deadline
 
 
-def test_results_before_the_deadline_are_aggregated_and_timed_since_the_task_was_sent(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_results_before_the_deadline_are_aggregated_and_timed_from_the_task_on(make_job: MakeJob, fleet: str) -> None:
     job, controller = make_job(a=always(seconds=1), b=always(seconds=5)), fedavg(fleet)
     job.run(controller)
     assert controller.saved == [1.0]
@@ -83,7 +81,7 @@ def test_results_before_the_deadline_are_aggregated_and_timed_since_the_task_was
     assert rounds_of(fleet) == 1
 
 
-def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_its_time(
+def test_a_client_beyond_the_deadline_is_late_and_its_next_request_tells_its_time(
     make_job: MakeJob, fleet: str
 ) -> None:
     job = make_job(a=always(seconds=1), slow=always(seconds=25))
@@ -193,9 +191,7 @@ def reject(fl_ctx: Any) -> None:
         (reject, "its result was not accepted for aggregation"),
     ],
 )
-def test_a_result_that_the_controller_does_not_accept_is_a_failure(
-    make_job: MakeJob, fleet: str, refuse: Any, why: str
-) -> None:
+def test_a_result_that_is_not_accepted_is_a_failure(make_job: MakeJob, fleet: str, refuse: Any, why: str) -> None:
     class Picky(Averaging):
         def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
             if client_task.client.name == "b":
@@ -224,18 +220,14 @@ def test_a_client_that_dies_with_its_task_fails_and_the_others_train_on(make_job
     assert rounds_of(fleet) == 10
 
 
-def test_a_client_that_is_disconnected_at_the_deadline_has_failed_and_is_not_late(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_client_that_is_disconnected_at_the_deadline_failed_and_is_not_late(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(silent=True), b=always(silent=True))
     job.after(5, lambda: job.kill("b"))
     job.run(fedavg(fleet, deadline=100))
     assert outcomes_in(fleet, 1) == {"a": ("late", None), "b": ("failed", "was disconnected")}
 
 
-def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answered(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_task_that_nvflare_cancels_is_a_failure_of_those_without_an_answer(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(5, lambda: job.communicator.cancel_all_tasks())
     controller = fedavg(fleet)
@@ -290,9 +282,7 @@ def test_the_first_round_waits_for_all_clients_to_ask_for_work_but_not_for_ever(
     assert waits[0] < job.clock.now - job.start < waits[1]
 
 
-def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_one_that_is_slower(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_a_slow_one(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(), b=always())
     for name, start in (("a", 60), ("b", 90)):
         job.clients[name].due = job.start + start
@@ -318,7 +308,7 @@ def test_clients_whose_script_is_slow_to_start_train_after_it_has_started(make_j
 # Rounds without results, and rounds without clients
 
 
-def test_a_round_in_which_nobody_returns_keeps_the_model(
+def test_a_round_without_results_keeps_the_model(
     make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = in_turn(Work(), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work())
@@ -390,9 +380,7 @@ def test_rounds_in_which_every_client_is_backed_off_cost_the_job_no_round(make_j
     assert job.clock.now - job.start >= 2 * (1 + 2 + 4)  # which are not skipped in no time
 
 
-def test_the_job_waits_while_no_client_is_available(
-    make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_job_waits_until_a_client_is_there(make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     job = make_job(a=always())
     job.clients["a"].asks = False
@@ -410,9 +398,7 @@ def test_the_job_waits_while_no_client_is_available(
 # Tasks that are not the work of a round, and several tasks in a round
 
 
-def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_too(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_only_the_first_task_of_a_cohort_counts_and_both_have_the_deadline(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=in_turn(Work(seconds=1), Work(silent=True)))
     controller = TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet))
     job.run(controller)
@@ -443,9 +429,7 @@ def test_a_second_task_at_the_same_time_does_not_keep_the_round_open(make_job: M
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["another round", "the end"])
-def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
-    make_job: MakeJob, fleet: str, goes_on: bool
-) -> None:
+def test_a_task_that_has_ended_counts_before_nvflare_says_so(make_job: MakeJob, fleet: str, goes_on: bool) -> None:
     class Quick(TwoTasks):
         def run(self) -> None:
             model = self.load_model()
@@ -573,9 +557,7 @@ def test_the_next_job_continues_a_round_that_was_interrupted(
     assert rounds_of(fleet) == 1
 
 
-def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_late(
-    make_job: MakeJob, fleet: str
-) -> None:
+def test_a_job_that_is_aborted_while_it_waits_for_a_task_makes_no_client_late(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(6, job.abort)
     job.run(TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet)))
@@ -614,9 +596,7 @@ def test_an_infeasible_guarantee_stops_the_job_with_the_largest_feasible_rate(ma
     assert "0.25" in job.engine.panics[0]
 
 
-def test_the_cohort_size_is_that_of_the_guarantee_or_what_the_controller_asks_for(
-    make_job: MakeJob, fleet: str, folder: Any
-) -> None:
+def test_the_cohort_size_is_of_the_guarantee_or_of_the_controller(make_job: MakeJob, fleet: str, folder: Any) -> None:
     own = str(folder / "own.turnout")
     work = {client: always() for client in "abcd"}
     make_job(**work).run(fedavg(fleet, num_clients=3))
@@ -641,7 +621,7 @@ def test_metrics_with_the_name_of_a_declared_signal_are_reported(make_job: MakeJ
     assert turns == {"a": ({"utility": 3.5}, None), "b": (None, None)}
 
 
-def test_the_log_names_every_cohort_and_every_outcome(
+def test_the_log_names_all_cohorts_and_outcomes(
     make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="turnout.nvflare")

@@ -146,11 +146,7 @@ def test_the_missing_debt_agrees_with_the_solver_in_a_large_fleet() -> None:
     rng = np.random.default_rng(5)
     clients = 3000
     problem = CohortProblem(
-        rng.random(clients) * 30,
-        OwedTurns(rng.integers(0, 400, clients), 7, 20.0),
-        50,
-        2.0,
-        rng.random(clients) < 0.8,
+        rng.random(clients) * 30, OwedTurns(rng.integers(0, 400, clients), 7, 20.0), 50, 2.0, rng.random(clients) < 0.8
     )
     tested = 0
     for row in rng.choice(np.flatnonzero(problem.available), 40, replace=False).tolist():

@@ -81,9 +81,7 @@ def with_more(problem: CohortProblem, row: int, more: int) -> CohortProblem:
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("policies", [20, pytest.param(250, marks=pytest.mark.thorough)])
-def test_margins_and_missing_prices_equal_those_of_a_search_through_all_cohorts(
-    kernel: str, accrual: str, policies: int
-) -> None:
+def test_margins_and_missing_prices_equal_those_of_a_full_search(kernel: str, accrual: str, policies: int) -> None:
     rng = np.random.default_rng(8)
     counts = {"chosen": 0, "not chosen": 0, "urgent": 0, "no places": 0}
     with using_kernel(kernel):

@@ -223,11 +223,7 @@ def report_all(policy: TiFL, round_: int, times: list[float], losses: list[float
     rows = np.arange(len(times))
     policy.tell(
         RoundReport(
-            round_,
-            rows,
-            np.ones((len(rows), 3)),
-            np.array(times),
-            losses=None if losses is None else np.array(losses),
+            round_, rows, np.ones((len(rows), 3)), np.array(times), losses=None if losses is None else np.array(losses)
         )
     )
 

@@ -148,9 +148,7 @@ def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attrib
 
 
 @pytest.mark.parametrize(("wrap", "inner"), PAIRS)
-def test_the_cohort_problem_of_a_wrapper_has_the_selection_as_its_solution_if_there_is_one(
-    wrap: str, inner: str
-) -> None:
+def test_the_cohort_problem_of_a_wrapper_if_there_is_one_has_the_selection_as_solution(wrap: str, inner: str) -> None:
     policy, fleet, solved = around(wrap, inner), SmallFleet(5, availability=0.4), 0
     for round_ in range(1, 13):
         offer = fleet.offer(round_)

@@ -212,8 +212,7 @@ def _print_findings(findings: list[Finding], file: Location, intact: bool) -> No
 
 
 def backup(
-    file: FleetArgument,
-    copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
+    file: FleetArgument, copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")]
 ) -> None:
     """Write a complete copy of a fleet to one file, also while its scheduler or `turnout fleet serve` is running.
 

@@ -49,12 +49,7 @@ class Ledger(TurnColumns, ClientLedger):
     """
 
     def __init__(
-        self,
-        slots: int | None = None,
-        *,
-        first_after: int = 0,
-        training: Collection[int] = (),
-        is_dated: bool = False,
+        self, slots: int | None = None, *, first_after: int = 0, training: Collection[int] = (), is_dated: bool = False
     ) -> None:
         TurnColumns.__init__(self, first_after)
         ClientLedger.__init__(self)

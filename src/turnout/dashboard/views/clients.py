@@ -175,11 +175,7 @@ def _worst_over_time(ledger: Ledger, first: int) -> dict[str, Any]:
     series = ledger.fairness_series
     x, (mean, _, _) = bin_series(series["rounds"].astype(np.int64), series["least_share"], first=first)
     queues = ledger.queues
-    return {
-        "x": x,
-        "least_share": mean,
-        "promised": None if queues is None else queues.guaranteed_rates.min(),
-    }
+    return {"x": x, "least_share": mean, "promised": None if queues is None else queues.guaranteed_rates.min()}
 
 
 COLUMNS = 160
@@ -229,10 +225,7 @@ def turns(source: Source, *, order: ClientOrder = "behind", page: PageNumber = 1
 def turn_bins(ledger: Ledger, edges: IntArray) -> dict[str, Any]:
     """Returns the first round and the width of bins of rounds."""
     rounds = ledger.round_column("rounds")
-    return {
-        "x": rounds[edges[:-1]] if len(rounds) else [],
-        "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
-    }
+    return {"x": rounds[edges[:-1]] if len(rounds) else [], "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1}
 
 
 def turns_and_availability(

@@ -95,12 +95,7 @@ def shortfall_over_time(ledger: Ledger, first: int) -> dict[str, Any] | None:
     if not np.isfinite(series["behind"]).any():
         return None
     x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"], first=first)
-    return {
-        "x": x,
-        "largest": high,
-        "ever": np.nanmax(series["behind"]),
-        "tolerance": tolerance_of(ledger),
-    }
+    return {"x": x, "largest": high, "ever": np.nanmax(series["behind"]), "tolerance": tolerance_of(ledger)}
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:

@@ -318,11 +318,7 @@ def _band(predicted: FloatArray, actual: FloatArray) -> tuple[dict[str, Any] | N
     error = actual[older:] - predicted[older:]
     bounds = (np.interp(predicted[older:], centres, edge) for edge in (low, high))
     inside = (error >= next(bounds)) & (error <= next(bounds))
-    band = {
-        "predicted": ends,
-        "low": np.maximum(ends + low, 0.0),
-        "high": ends + high,
-    }
+    band = {"predicted": ends, "low": np.maximum(ends + low, 0.0), "high": ends + high}
     return band, float(inside.mean())
 
 
