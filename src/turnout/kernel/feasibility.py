@@ -219,11 +219,9 @@ def _reason(clients: tuple[int, ...], rates: FloatArray, probability: FloatArray
 
 
 def _remedy(largest: Fraction | None, scale: float, sufficient_size: int | None) -> str:
-    lower = (
-        f"Use a guaranteed_rate of at most {_round_down(float(largest))}"
-        if largest is not None
-        else f"Multiply the rates by {scale:.4g}"
-    )
+    lower = f"Multiply the rates by {scale:.4g}"
+    if largest is not None:
+        lower = f"Use a guaranteed_rate of at most {_round_down(float(largest))}"
     return lower if sufficient_size is None else f"{lower}, or a cohort_size of at least {sufficient_size}"
 
 

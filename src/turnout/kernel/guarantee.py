@@ -102,13 +102,8 @@ class Guarantee:
         Raises:
             TypeError: If a setting is unknown, as for any unknown keyword argument.
         """
-        values: dict[str, Any] = {
-            "guaranteed_rate": DEFAULT_RATE,
-            "accrual": "always",
-            "counts": "selected",
-            **settings,
-        }
-        return cls(values.pop("guaranteed_rate"), **values)
+        own: dict[str, Any] = {"guaranteed_rate": DEFAULT_RATE, "accrual": "always", "counts": "selected", **settings}
+        return cls(own.pop("guaranteed_rate"), **own)
 
     def queues(self, clients: int) -> FairnessQueues:
         """Returns new queues that count the turns owed to this number of clients."""
@@ -124,15 +119,8 @@ class Guarantee:
         """
         from turnout.kernel.pace.bounds import Circumstances, proved_bound  # which a scheduler does not need
 
-        return proved_bound(
-            self.rate,
-            clients,
-            places,
-            tolerance=self.tolerance,
-            accrual=self.accrual,
-            counts=self.counts,
-            known=known or Circumstances(),
-        )
+        terms: dict[str, Any] = {name: getattr(self, name) for name in ("tolerance", "accrual", "counts")}
+        return proved_bound(self.rate, clients, places, known=known or Circumstances(), **terms)
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""

@@ -65,13 +65,8 @@ class SmallFleet:
         self.losses, self.signals = losses, signals
         speed_class = np.arange(clients) * len(TRAINING_SECONDS) // clients
         efficiency = np.log2(1 + np.array(SIGNAL_TO_NOISE))
-        self.theta: FloatArray = np.column_stack(
-            [
-                np.array(TRAINING_SECONDS)[speed_class],
-                np.full(clients, COLD_START_SECONDS),
-                (1 / efficiency)[speed_class],
-            ]
-        )
+        columns = np.array(TRAINING_SECONDS)[speed_class], np.full(clients, COLD_START_SECONDS)
+        self.theta: FloatArray = np.column_stack([*columns, (1 / efficiency)[speed_class]])
         self._trained = np.zeros(clients, dtype=np.bool_)
 
     def offer(self, round: int) -> RoundOffer:
@@ -265,15 +260,9 @@ def other_unavailable(offer: RoundOffer) -> RoundOffer:
 
 def reverse_report(report: RoundReport) -> RoundReport:
     """Returns a report with its clients in the opposite order."""
-    return replace(
-        report,
-        clients=report.clients[::-1],
-        contexts=report.contexts[::-1],
-        exchange_times=report.exchange_times[::-1],
-        outcomes=None if report.outcomes is None else report.outcomes[::-1],
-        losses=None if report.losses is None else report.losses[::-1],
-        signals={name: values[::-1] for name, values in (report.signals or {}).items()},
-    )
+    names = ("clients", "contexts", "exchange_times", "outcomes", "losses")
+    columns: Any = {name: values[::-1] for name in names if (values := getattr(report, name)) is not None}
+    return replace(report, **columns, signals={name: own[::-1] for name, own in (report.signals or {}).items()})
 
 
 def is_plain(value: Any) -> bool:

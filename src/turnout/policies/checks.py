@@ -297,9 +297,7 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
             if array.dtype.kind == "f":
                 require(not np.isin(array, reported).any(), f"state[{key!r}] holds a number that the client reported")
         for axis in range(mine.ndim):
-            if mine.shape[axis] == clients and not np.array_equal(
-                *(mine.take(client, axis), others.take(client, axis))
-            ):
+            if mine.shape[axis] == clients and not np.array_equal(mine.take(client, axis), others.take(client, axis)):
                 require(
                     equals_joining_client(policy, key, client, axis),
                     f"state[{key!r}] still depends on what the forgotten client reported",

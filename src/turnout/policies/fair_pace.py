@@ -179,20 +179,17 @@ class FairPace(GuaranteedPolicy):
         weighted, weights = self._times.usual_terms(offer, rows)
         is_urgent = np.isin(rows, urgent)
         values = {} if pace.losses is None else {"value": pace.losses[rows] * pace.loss_price}
-        return Selection.trusted(
-            offer.round,
-            rows,
-            {
-                "optimistic": cohort.times,
-                "usual": weighted / weights,
-                "behind": pace.behind(rows) / pace.units_per_turn,
-                "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
-                **values,
-                "urgent": is_urgent.astype(np.float64),
-                "threshold": np.array(cohort.threshold),
-                "objective": np.array(cohort.objective),
-            },
-        )
+        reasons = {
+            "optimistic": cohort.times,
+            "usual": weighted / weights,
+            "behind": pace.behind(rows) / pace.units_per_turn,
+            "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
+            **values,
+            "urgent": is_urgent.astype(np.float64),
+            "threshold": np.array(cohort.threshold),
+            "objective": np.array(cohort.objective),
+        }
+        return Selection.trusted(offer.round, rows, reasons)
 
     def tell(self, report: RoundReport) -> None:
         """Updates turns and debts, and learns the exchange times."""
@@ -226,16 +223,11 @@ class FairPace(GuaranteedPolicy):
     def pace(self) -> Pace:
         """Returns how far each client is behind in the next round, and how far it may be."""
         rates, rounds, base = self.debts.accounts()
-        tolerance = float(self.tolerance * self.debts.units_per_turn)
+        units = self.debts.units_per_turn
+        tolerance = float(self.tolerance * units)
         margin: Any = rates if self._presence is None else rates * (1 + self._presence.longest_absence(rounds))
         return Pace(
-            rates=rates,
-            rounds=rounds,
-            turns=self.turns,
-            units_per_turn=self.debts.units_per_turn,
-            allowed=tolerance - margin,
-            least_allowed=tolerance / 2,
-            base=base,
+            rates, rounds, self.turns, units, allowed=tolerance - margin, least_allowed=tolerance / 2, base=base
         )
 
     def _learn_from(self, report: RoundReport) -> None:

@@ -106,16 +106,9 @@ class WeightedPolicy(GuaranteedPolicy):
         owed = self.debts.owed_exactly()
         size = self.places(offer)
         cohort = self._cohort(offer, size, *self.objective_terms(owed, offer.round, size))
-        return Selection.trusted(
-            offer.round,
-            cohort.rows,
-            {
-                "optimistic": cohort.times,
-                "owed": owed.of(cohort.rows),
-                "threshold": np.array(cohort.threshold),
-                "objective": np.array(cohort.objective),
-            },
-        )
+        reasons = {"optimistic": cohort.times, "owed": owed.of(cohort.rows)}
+        totals = {"threshold": np.array(cohort.threshold), "objective": np.array(cohort.objective)}
+        return Selection.trusted(offer.round, cohort.rows, reasons | totals)
 
     def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: ARG002
         """Returns what a turn of each client and a second are worth: the turns owed, and the speed weight.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -243,18 +243,12 @@ class RBCSF(WeightedPolicy):
         """Returns the problem P4 of the paper for this offer."""
         size = self.places(offer)
         values, weight = self.objective_terms(self.debts.owed_exactly(), offer.round, size)
-        return CohortProblem(
-            np.ascontiguousarray(self.time_model.optimistic(offer.contexts, self.exploration(offer.round))),
-            values,
-            size,
-            float(weight),
-            offer.available,
-            self.debts,
-            values_are_debts=self.horizon is None,
-            irregular_growth=""
-            if self.horizon is None
-            else "with a horizon, the value of a client's turn does not grow by a fixed amount per round",
-        )
+        times = np.ascontiguousarray(self.time_model.optimistic(offer.contexts, self.exploration(offer.round)))
+        problem = CohortProblem(times, values, size, float(weight), offer.available, self.debts)
+        if self.horizon is None:
+            return problem
+        why = "with a horizon, the value of a client's turn does not grow by a fixed amount per round"
+        return replace(problem, values_are_debts=False, irregular_growth=why)
 
     def exploration_at(self, round: int) -> float:
         """Returns alpha in this round."""

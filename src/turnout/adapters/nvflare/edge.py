@@ -133,9 +133,7 @@ class FairDeviceManager(BuffDeviceManager):
                 self.used_devices[turn.client] = {"model_version": self._version, "turn": turn.id}
             if set(self.current_selection) != before or turns:
                 self.current_selection_version += 1
-                log.info(
-                    "turnout: version %d is trained by %s", self._version, join_first(list(self.current_selection))
-                )
+                log.info("turnout: version %d is trained by %s", self._version, join_first([*self.current_selection]))
 
     def remove_devices_from_selection(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
         """Reports that the updates of these devices have arrived."""

@@ -125,6 +125,4 @@ def _certainty(result: ReplayResult) -> str:
     """Returns whether the status is exact, or how many replays ended with each status."""
     if result["shortfall_at_end"].exact:
         return "exact"
-    return (
-        f"estimated: {', '.join(f'{status} in {count}' for status, count in result.statuses.items())} of {result.draws}"
-    )
+    return f"estimated: {', '.join(f'{end} in {count}' for end, count in result.statuses.items())} of {result.draws}"

@@ -68,9 +68,7 @@ def describe_policy(name: str) -> Description:
     defaults |= dict.fromkeys(required_settings(build), REQUIRED)
     if wrapper:
         defaults, meanings = {"policy": REQUIRED, "settings": {}, **defaults}, {**meanings, **INSIDE}
-    settings = tuple(
-        DescribedSetting(setting, default, meanings.get(setting, "")) for setting, default in defaults.items()
-    )
+    settings = tuple(DescribedSetting(key, default, meanings.get(key, "")) for key, default in defaults.items())
     return Description(name, "wrapper" if wrapper else "policy", _summary(build), REGISTRY.package_of(name), settings)
 
 
@@ -79,8 +77,7 @@ def describe_world(name: str) -> Description:
     build = WORLDS.load(name)
     meanings = _arguments(build)
     settings = tuple(
-        DescribedSetting(setting, default, meanings.get(setting, ""))
-        for setting, default in world_settings(build).items()
+        DescribedSetting(key, default, meanings.get(key, "")) for key, default in world_settings(build).items()
     )
     return Description(name, "world", _summary(build), WORLDS.package_of(name), settings)
 

@@ -187,9 +187,7 @@ class FleetSource(Source):
                 f"{unit.capitalize()}s up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals "
                 f"contain them, charts begin with the next {unit}."
             )
-        notices.extend(
-            f"The settings were {amendment.sentence()}." for amendment in self._amendments[-SHOWN_AMENDMENTS:]
-        )
+        notices.extend(f"The settings were {each.sentence()}." for each in self._amendments[-SHOWN_AMENDMENTS:])
         return notices
 
     def extra_flags(self) -> dict[str, BoolArray]:

@@ -100,10 +100,9 @@ def shortfall_over_time(ledger: Ledger, first: int) -> dict[str, Any] | None:
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
     """Returns the number of turns by outcome, also of rounds that are no longer kept."""
-    counts = (
-        np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
-    ).tolist()
-    return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
+    counts = np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
+    counted = zip(KINDS, counts.tolist(), strict=True)
+    return {kind: count for kind, count in counted if count or kind == KINDS[ARRIVED]}
 
 
 def _open_round(source: Source) -> dict[str, Any] | None:
@@ -113,10 +112,7 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     opened, turns = current
     kinds = [turn.kind for turn in turns]
     return {
-        "round": opened.round,
-        "elapsed": opened.elapsed,
-        "deadline": opened.deadline,
-        "target_size": opened.target_size,
+        **{name: getattr(opened, name) for name in ("round", "elapsed", "deadline", "target_size")},
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
         "failed": sum(map(kinds.count, MISSED)),
@@ -134,9 +130,7 @@ def _behind_row(source: Source, row: int, promises: ClientPromises, shares: Floa
     return {
         "id": source.id_of(row),
         "status": promises.status(row),
-        "behind": promises.behind[row],
-        "turns": promises.turns[row],
-        "promised": promises.promised[row],
+        **{name: getattr(promises, name)[row] for name in ("behind", "turns", "promised")},
         "share": shares[row],
     }
 

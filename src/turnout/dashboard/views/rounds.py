@@ -186,12 +186,9 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         {
             **dict.fromkeys((*TURN_REASONS, "predicted", "low", "high")),
             **{name: float(reasons[name][index_of[turn.row]]) for name in per_client},
-            "id": turn.id,
-            "seconds": turn.seconds,
+            **{name: getattr(turn, name) for name in ("id", "seconds", "loss", "why")},
             "outcome": turn.kind or OUT,
-            "loss": turn.loss,
             "bottleneck": False,
-            "why": turn.why,
         }
         for turn in turns
     ]
@@ -238,9 +235,8 @@ def _decision_summary(row: dict[str, Any]) -> str:
     """Returns what a decision was and what came of it; `row` is the decision as the list has it."""
     turn, seconds = row["turn"], row["seconds"]
     text = f"{turn['id']} was given a turn"
-    text += (
-        f", as one of {pluralize(row['available_count'], 'idle client')}" if row["available_count"] is not None else ""
-    )
+    if row["available_count"] is not None:
+        text += f", as one of {pluralize(row['available_count'], 'idle client')}"
     if turn["outcome"] == OUT:
         return f"{text}. It is running{'' if seconds is None else f' since {seconds:.1f} s'}."
     if turn["outcome"] == KINDS[FAILED]:

@@ -99,9 +99,8 @@ class Explanation:
             return f"{text}{'' if self.margin is None else f', by a margin of {amount(self.margin)}'}."
         missing = "" if self.missing_turns is None else f" It lacks {amount(self.missing_turns)}."
         if self.rounds_until is not None:
-            missing += (
-                f" If nothing else changes, it is selected in at most {self.time_unit.pluralize(self.rounds_until)}."
-            )
+            wait = self.time_unit.pluralize(self.rounds_until)
+            missing += f" If nothing else changes, it is selected in at most {wait}."
         return f"{text}.{missing}"
 
 
@@ -222,14 +221,8 @@ def _exact_explanation(
     sentences = MarginSentences(row, problem, name, unit)
     if problem.prices is not None:
         sentences = priced = PriceSentences(row, problem, name, unit)
-        known = replace(
-            known,
-            unit="seconds",
-            usual=float(problem.prices.usual[row]),
-            behind=float(problem.prices.behind[row]),
-            allowed=float(problem.prices.allowed[row]),
-            urgent=row in problem.urgent.tolist(),
-        )
+        terms: Any = {key: float(getattr(problem.prices, key)[row]) for key in ("usual", "behind", "allowed")}
+        known = replace(known, unit="seconds", urgent=row in problem.urgent.tolist(), **terms)
         if known.urgent or not problem.contested().size:
             return _without_margin(known, priced)
     margin = selection_margin(problem, row)
@@ -273,14 +266,10 @@ def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> t
 
 def _is_same(cohort: SolvedCohort, selection: Selection) -> bool:
     """Returns whether the cohort is the recorded one, with the recorded reasons as far as there are any."""
-    computed: dict[str, Any] = {
-        "optimistic": cohort.times,
-        "threshold": cohort.threshold,
-        "objective": cohort.objective,
-    }
+    known: dict[str, Any] = {"optimistic": cohort.times, "threshold": cohort.threshold, "objective": cohort.objective}
     return np.array_equal(cohort.rows, np.sort(selection.clients)) and all(
         np.array_equal(value, selection.reasons[key], equal_nan=True)
-        for key, value in computed.items()
+        for key, value in known.items()
         if key in selection.reasons
     )
 

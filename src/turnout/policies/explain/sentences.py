@@ -54,11 +54,8 @@ class MarginSentences(NamedTuple):
             start = f"{self.client} is fast enough, but it "
         else:
             verb = "lengthen" if margin.longer > 0 else "shorten"
-            seconds = format_number(abs(margin.longer))
-            start = (
-                f"choosing {self.client} would {verb} the {self.unit.turn} by {seconds} s{self.worth(margin.longer)}"
-            )
-            start += self.joint()
+            more = f"{format_number(abs(margin.longer))} s{self.worth(margin.longer)}"
+            start = f"choosing {self.client} would {verb} the {self.unit.turn} by {more}{self.joint()}"
         exchange = self.exchange(margin, along)
         return f"{start}{exchange}: with {self.amount(margin.missing)} more it would have been chosen"
 
@@ -208,10 +205,8 @@ class PriceSentences(MarginSentences):
         if not math.isclose(room, allowed - behind, rel_tol=1e-9, abs_tol=1e-9):
             head = f", counted as {format_turns(room - allowed)}{head}"
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
-        plus, price = (
-            f" + {number(value)} s for its {self.prices.signal}" if value else "",
-            share * factor / slack + value,
-        )
+        plus = f" + {number(value)} s for its {self.prices.signal}" if value else ""
+        price = share * factor / slack + value
         return (
             f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}{head}, so a turn is "
             f"worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"

@@ -172,13 +172,8 @@ class Oort(SizedPolicy):
         exploited = min(size - explored, len(known))
         utilities = self.utilities(known, offer.round)
         positions = self._by_utility(known, utilities, exploited, offer.round)
-        chosen = np.concatenate(
-            [
-                known[positions],
-                self._by_speed(new, explored, offer.round),
-                rest[smallest(self.turns[rest], size - explored - exploited)],
-            ]
-        )
+        more = rest[smallest(self.turns[rest], size - explored - exploited)]
+        chosen = np.concatenate([known[positions], self._by_speed(new, explored, offer.round), more])
         order = np.argsort(chosen)
         utility = np.zeros(size)
         utility[: len(positions)] = utilities[positions]
