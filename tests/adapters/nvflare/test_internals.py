@@ -17,7 +17,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
 from turnout.adapters.nvflare import internals
-from turnout.adapters.nvflare.recipes import FAIR
+from turnout.adapters.nvflare.controllers import FAIR
 from turnout.adapters.nvflare.requirement import OLDEST
 
 VERSION = tuple(int(part) for part in nvflare.__version__.split(".")[:2])
@@ -71,4 +71,4 @@ def test_private_names_of_nvflare_are_used_in_one_module_only() -> None:
             for node in attributes
             if ast.unparse(node.value) != "self" or node.attr not in methods | assigned
         }
-    assert uses == {"recipes.py: self._min_clients"}  # of a base class
+    assert uses == {"controllers.py: self._min_clients"}  # of a base class

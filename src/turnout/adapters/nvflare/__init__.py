@@ -6,7 +6,8 @@ The rest of the job stays as it is.
 """
 
 from turnout.adapters.nvflare import requirement as requirement  # first: its error names the package to install
-from turnout.adapters.nvflare.recipes import FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather, select_fairly
+from turnout.adapters.nvflare.controllers import FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather
+from turnout.adapters.nvflare.recipes import select_fairly
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
 
