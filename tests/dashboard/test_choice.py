@@ -13,9 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from requesting import Reply, running, send_request
 from turnout.dashboard.choice import FleetPages
 from turnout.web.access import Access, Caller, SharedToken
-from turnout.web.connections import LIMITS
 from turnout.web.guard import PageGuard
-from turnout.web.serving import Server
+from turnout.web.serving import LIMITS, Server
 
 
 class Tokens:

@@ -19,8 +19,7 @@ from turnout.dashboard.watch import Watch
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
 from turnout.web.access import SharedToken
-from turnout.web.connections import LIMITS
-from turnout.web.serving import Server
+from turnout.web.serving import LIMITS, Server
 
 ROUNDS, HOURS = 40, 2
 

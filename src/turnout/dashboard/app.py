@@ -22,10 +22,10 @@ from turnout.dashboard.watch import Watch, log
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
-from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import UNREADABLE, ErrorAnswers, error_response
 from turnout.web.guard import JSON, PageGuard, caller_of, is_still_allowed
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
+from turnout.web.serving import LIMITS, Limits
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections

@@ -13,8 +13,7 @@ from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
 from turnout.storage.store import Location
 from turnout.web.access import Access, SharedToken, is_loopback
-from turnout.web.connections import LIMITS, Limits
-from turnout.web.serving import Server, address_of, listen
+from turnout.web.serving import LIMITS, Limits, Server, address_of, listen
 
 PORT = 8484
 

@@ -20,9 +20,9 @@ from turnout.live import Feature, Features, FleetReader, Scheduler
 from turnout.live._internals import forget_in_steps, journal_of, session_of
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.redaction import continue_redaction
 from turnout.live.journal.replay import load_after, load_before, stored_features
 from turnout.live.journal.summary import read_totals, trim
+from turnout.live.journal.turns import continue_redaction
 from turnout.live.operation.monitoring import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
 from turnout.live.turns.records import LateTimes, RecordedOffer, Turn, digest_of

@@ -201,12 +201,10 @@ class FleetSession:
             self.refuse_in_group("forget")
             self.refuse_while_open("forget a client")
             row = self.row(client)
-            turn = next(
-                (number for number, running_turn in self.memory.running_turns.items() if running_turn.row == row), None
-            )
-            if turn is not None:
+            running = {turn.row: number for number, turn in self.memory.running_turns.items()}
+            if row in running:
                 raise ReportError(
-                    f"{client!r} is training: report the result of turn {turn} and fill before you forget it"
+                    f"{client!r} is training: report the result of turn {running[row]} and fill before you forget it"
                 )
             name = f"forgotten-{row}"
             while name in self.fleet.rows:

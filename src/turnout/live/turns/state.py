@@ -182,10 +182,8 @@ class Fleet(ABC):
             return None
         misses, last = int(self.counters.misses[row]), int(self.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        return (
-            "resting",
-            f"was backed off in {self.unit} {number} after {after}, up to and including {self.unit} {last}",
-        )
+        why = f"was backed off in {self.unit} {number} after {after}, up to and including {self.unit} {last}"
+        return "resting", why
 
     def rarely_available(self) -> BoolArray:
         """Returns which clients were available in fewer rounds than their guaranteed rate requires."""
