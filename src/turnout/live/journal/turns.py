@@ -311,11 +311,6 @@ def read_running_turns(db: Connection) -> dict[int, RunningTurnRecord]:
 # Offers
 
 
-def rounds_with_offers(db: Connection) -> list[int]:
-    """Returns the rounds whose offers are recorded."""
-    return [int(number) for (number,) in db.execute("SELECT round FROM offers ORDER BY round")]
-
-
 def read_offer(db: Connection, round: int) -> records.RecordedOffer | None:
     """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
     stored = db.execute("SELECT available, data, digest FROM offers WHERE round = ?", (round,)).fetchone()

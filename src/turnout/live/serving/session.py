@@ -104,7 +104,7 @@ class FleetSession:
             self._settings = SchedulerSettings.from_dict(stored)
             if stored["features"] == as_stored(self._amended_features.to_dict()):
                 self._features = self._amended_features
-            self._loaded = load(self.journal, self._settings, self._features)
+            self._loaded = load(self.journal)
         return self._loaded
 
     @contextmanager
@@ -210,7 +210,7 @@ class FleetSession:
             while name in self.fleet.rows:
                 name += "-"
             with self.changing() as memory:
-                summary = summary_without(self.journal, self._settings, self._features, row, name)
+                summary = summary_without(self.journal, row, name)
                 memory.fleet.forget(row, name)
                 with self.journal.writing() as changes:
                     since = memory.fleet.round - self._settings.late_turns
@@ -319,7 +319,7 @@ class FleetSession:
             pass
         self.memory.snapshot = None  # so that the snapshot is complete: earlier ones are deleted
         self.snapshot()
-        summarize_at_once(self.journal, self._settings, self._features, self.memory)
+        summarize_at_once(self.journal, self._settings, self.memory)
         is_left = True
         while is_left:
             with self.journal.writing() as changes:

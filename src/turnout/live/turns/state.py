@@ -311,7 +311,7 @@ class Fleet(ABC):
     def _restart_learning(self, features: int) -> None:
         """Resets what was learned from contexts: they have other features now, `features` of them."""
         self.counters.learned[:] = 0
-        self.history.restart_predictions()
+        self.history.context_errors[:] = self.history.typical_errors[:] = 0
         self.pending.forget_contexts(features)
 
     def _predict(self, rows: IntArray, kinds: IntArray, contexts: FloatArray) -> FloatArray:
