@@ -32,7 +32,7 @@ from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
 from turnout.storage.store import Location
 from turnout.web.access import SharedToken
-from turnout.web.connections import LIMITS, Limits
+from turnout.web.serving import LIMITS, Limits
 from waiting import MAX_WAIT, wait_until
 
 needs_browser = pytest.mark.skipif(

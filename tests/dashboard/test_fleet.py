@@ -34,8 +34,7 @@ from turnout.live._internals import StaleError
 from turnout.live.journal import changes
 from turnout.storage.training_log import Metrics
 from turnout.web.access import SharedToken
-from turnout.web.connections import LIMITS
-from turnout.web.serving import Server
+from turnout.web.serving import LIMITS, Server
 
 # Amended settings
 

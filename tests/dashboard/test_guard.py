@@ -26,9 +26,8 @@ from turnout.dashboard import serving
 from turnout.dashboard.serving import FleetPages
 from turnout.errors import SettingError, StoreError
 from turnout.web.access import MIN_TOKEN, Access, Caller, SharedToken
-from turnout.web.connections import LIMITS
 from turnout.web.guard import COOKIE, PageGuard
-from turnout.web.serving import Server
+from turnout.web.serving import LIMITS, Server
 from waiting import MAX_WAIT
 
 TOKEN = "a-token-for-the-tests"

@@ -136,10 +136,7 @@ def is_thorough(name: str, settings: dict[str, Any]) -> bool:
 
 LIVE_POLICIES = [
     pytest.param(
-        name,
-        settings,
-        id=case_id(name, settings),
-        marks=[pytest.mark.thorough] if is_thorough(name, settings) else [],
+        name, settings, id=case_id(name, settings), marks=[pytest.mark.thorough] if is_thorough(name, settings) else []
     )
     for name, settings in live_policies()
 ]

@@ -29,7 +29,7 @@ from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live.audit.doctor import examine
-from turnout.live.journal import redaction
+from turnout.live.journal import turns as stored_turns
 from turnout.live.journal.journal import Journal
 from turnout.storage.files import database
 from turnout.storage.files.database import log_path
@@ -515,7 +515,7 @@ def test_others_can_report_while_a_client_is_forgotten(
     open_fleet: fleets.OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is a short transaction, and after each of them the file is valid."""
-    monkeypatch.setattr(redaction, "BATCH", BATCH)
+    monkeypatch.setattr(stored_turns, "BATCH", BATCH)
     scheduler = long_history(open_fleet, played, folder)
     twin = fleets.packed(scheduler)
     steps: list[list[str]] = []
@@ -551,7 +551,7 @@ def test_others_can_report_while_a_client_is_forgotten(
 def test_forgetting_that_was_interrupted_is_completed_later(
     open_fleet: fleets.OpenFleet, played: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redaction, "BATCH", BATCH)
+    monkeypatch.setattr(stored_turns, "BATCH", BATCH)
     scheduler = long_history(open_fleet, played, folder)
     whole, redact, count = folder / "whole.turnout", Journal.redact, itertools.count()
     scheduler.close()

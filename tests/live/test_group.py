@@ -350,11 +350,7 @@ def test_answers_about_a_forgotten_client_are_deleted(scheduler: Scheduler, fold
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
         store(scheduler, key, f'{{"cohort":["{client}"]}}')
     scheduler.forget("phone-1")
-    assert [stored_in(scheduler, key) is not None for key in (b"1", b"10", b"quoted")] == [
-        False,
-        True,
-        True,
-    ]
+    assert [stored_in(scheduler, key) is not None for key in (b"1", b"10", b"quoted")] == [False, True, True]
     scheduler.forget('é"x')
     assert stored_in(scheduler, b"quoted") is None
     scheduler.close()

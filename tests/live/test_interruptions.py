@@ -20,7 +20,7 @@ from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
-from turnout.live.journal import redaction
+from turnout.live.journal import turns as stored_turns
 from turnout.live.journal.journal import Journal
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
@@ -204,7 +204,7 @@ def next_step(change: str, step: int, *, thorough: bool) -> int:
 def test_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, change: str, thorough: bool
 ) -> None:
-    monkeypatch.setattr(redaction, "BATCH", 30)  # so that these short histories are redacted in several steps too
+    monkeypatch.setattr(stored_turns, "BATCH", 30)  # so that these short histories are redacted in several steps too
     number, twins = 0, Twins(open_fleet)
     twins.target = change
     while True:

@@ -21,7 +21,8 @@ from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, FleetStatus, Scheduler, certify
 from turnout.live._internals import examine, forget_in_steps
 from turnout.live.identifiers import check_client_id, check_client_ids
-from turnout.live.journal import changes, journal, redaction
+from turnout.live.journal import changes, journal
+from turnout.live.journal import turns as stored_turns
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.summary import first_state, newest_state
@@ -319,8 +320,8 @@ def test_a_client_is_forgotten_step_by_step(open_fleet: fleets.OpenFleet, monkey
     """However little a step may do, the result is the same, and the caller can do other work between the steps."""
     few_at_once(monkeypatch, 2)
     files = {}
-    for most in (1, redaction.MAX_EVENT_BYTES):
-        monkeypatch.setattr(redaction, "MAX_EVENT_BYTES", most)
+    for most in (1, stored_turns.MAX_EVENT_BYTES):
+        monkeypatch.setattr(stored_turns, "MAX_EVENT_BYTES", most)
         with open_fleet(f"{most}.turnout", settings={"cohort_size": 3}) as scheduler:
             scheduler.register(["secret-phone", *fleets.named(6)])
             for _ in range(5):

@@ -194,9 +194,7 @@ def test_broken_since_is_reset_when_a_client_is_within_the_tolerance_again(open_
     assert [play(reports=False) for _ in range(3)] == [[0], [9], [9]]
 
 
-@given(
-    st.lists(st.lists(st.booleans(), min_size=5, max_size=5), max_size=30),
-)
+@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), max_size=30))
 @settings(max_examples=60, deadline=None)
 def test_judging_round_by_round_equals_a_plain_recount(rounds: list[list[bool]]) -> None:
     counters = ClientCounters()

@@ -910,10 +910,7 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"cohort_size": np.int64(3)}}, "must be finite numbers, strings, lists or mappings"),
-        (
-            {"policy": "overcommit", "settings": {"policy": "random"}},
-            "a fleet has the setting overcommit instead",
-        ),
+        ({"policy": "overcommit", "settings": {"policy": "random"}}, "a fleet has the setting overcommit instead"),
         ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
         ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
         ({"settings": {"speed_weight": 1.0}}, "fair-pace has no setting 'speed_weight'"),
@@ -1103,10 +1100,7 @@ steps = st.tuples(
 def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
     script: list[tuple[str, int, float]], overcommit: float
 ) -> None:
-    given = {
-        "settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2},
-        "backoff_after": 2,
-    }
+    given = {"settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2}, "backoff_after": 2}
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         path, offered_to = Path(name) / "fleet.turnout", set[str]()
         with Scheduler.open(path, **{**LIVE, **given}, overcommit=overcommit) as scheduler:

@@ -72,10 +72,7 @@ def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> No
             {"cohort_size": 3},
             r'^cohort_size is a setting of the policy fair-pace: pass it as settings=\{"cohort_size": 3\}$',
         ),
-        (
-            {"policy": "tifl", "tiers": 2},
-            r'tiers is a setting of the policy tifl: pass it as settings=\{"tiers": 2\}$',
-        ),
+        ({"policy": "tifl", "tiers": 2}, r'tiers is a setting of the policy tifl: pass it as settings=\{"tiers": 2\}$'),
         (
             {"policy": "with-guarantee", "settings": {"policy": "oort"}, "guaranteed_rate": "1/9"},
             r'of the policy with-guarantee: pass it as settings=\{"guaranteed_rate": \'1/9\'\}$',

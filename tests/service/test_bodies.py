@@ -67,11 +67,7 @@ def test_other_requests_are_answered_while_a_large_body_is_read(
         ("/turns", {"statuses": {name: {"free_cpu": "x"} for name in named(9)}}, "statuses.c0.free_cpu: "),
         ("/turns", {"statuses": {**dict.fromkeys(named(9)), "last": 1}}, "statuses.last: "),
         ("/turns", {"statuses": dict.fromkeys(named(9)), "cold": [*named(9), 5]}, "cold.9: "),
-        (
-            "/turns",
-            {"statuses": dict.fromkeys(named(9)), "clients": ["a"]},
-            "send either statuses or clients",
-        ),
+        ("/turns", {"statuses": dict.fromkeys(named(9)), "clients": ["a"]}, "send either statuses or clients"),
     ],
 )
 def test_the_first_error_of_many_entries_is_named_and_nothing_is_changed(

@@ -19,8 +19,8 @@ from turnout.service.access import FleetTokens, Token
 from turnout.service.fleet import FleetAccess
 from turnout.service.serving import Options
 from turnout.web.access import ROLES, SharedToken
-from turnout.web.connections import Limits
 from turnout.web.guard import HEADERS, BodyLimits, CallGuard, PageGuard
+from turnout.web.serving import Limits
 from waiting import MAX_WAIT, wait_until
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
@@ -144,11 +144,7 @@ def test_a_token_that_is_revoked_or_created_while_the_service_runs_is_noticed(se
 
 
 def test_a_device_reports_and_fails_only_for_its_own_client(service: Service) -> None:
-    for path, body in (
-        ("/check-ins", {}),
-        ("/reports", {"seconds": 1.0}),
-        ("/failures", {"why": "broken"}),
-    ):
+    for path, body in (("/check-ins", {}), ("/reports", {"seconds": 1.0}), ("/failures", {"why": "broken"})):
         reply = service.post(path, {"client": "phone-2", **body}, role="device")
         assert (reply.status, reply.error) == (
             403,
@@ -191,10 +187,7 @@ def test_bodies_are_limited_by_role(limited: Service) -> None:
     for role, most in (("device", 200), ("server", 2000)):
         assert limited.post("/reports", padded(most), role=role).status == 409  # not selected
         reply = limited.post("/reports", padded(most + 1), role=role)
-        assert (reply.status, reply.error) == (
-            413,
-            f"the body must have at most {most:,} bytes: send less at a time",
-        )
+        assert (reply.status, reply.error) == (413, f"the body must have at most {most:,} bytes: send less at a time")
 
 
 def test_bodies_without_a_length_are_limited_too(limited: Service) -> None:
@@ -335,10 +328,7 @@ def test_what_is_no_request_is_passed_on_as_it_is() -> None:
         seen.append(({}, message))
 
     asyncio.run(CallGuard(app, access=FleetAccess({}))({"type": "lifespan"}, receive, send))
-    assert seen == [
-        ({"type": "lifespan"}, {"type": "lifespan.startup"}),
-        ({}, {"type": "lifespan.startup.complete"}),
-    ]
+    assert seen == [({"type": "lifespan"}, {"type": "lifespan.startup"}), ({}, {"type": "lifespan.startup.complete"})]
 
 
 def test_the_tokens_of_one_fleet_that_cannot_be_read_leave_the_others_alone(tmp_path: Path) -> None:

@@ -357,12 +357,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/reports", {"client": "a", "seconds": "1"}, 422, "seconds: input should be a valid number"),
     ("/reports", {"client": "a", "seconds": True}, 422, "seconds: input should be a valid number"),
     *(
-        (
-            "/clients",
-            '{"clients": ["a"]}'.encode(encoding),
-            400,
-            "on; it must be UTF-8",
-        )
+        ("/clients", '{"clients": ["a"]}'.encode(encoding), 400, "on; it must be UTF-8")
         for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
     ),
     ("/retirements", {"client": "nobody"}, 409, "there is no client 'nobody'"),

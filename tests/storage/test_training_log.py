@@ -55,10 +55,7 @@ def test_a_model_is_read_as_it_was_written(log: TrainingLog) -> None:
 def test_series_hold_the_numbers_at_the_rounds_of_the_fleet(log: TrainingLog) -> None:
     assert log.series() == {}
     log.write_metrics(METRICS)
-    from_zero = {
-        "train": {"loss": ([1, 2], [0.5, 0.25])},
-        "server": {"accuracy": ([0, 2], [0.1, 1.0])},
-    }
+    from_zero = {"train": {"loss": ([1, 2], [0.5, 0.25])}, "server": {"accuracy": ([0, 2], [0.1, 1.0])}}
     assert plain(log) == from_zero, "without a model the fleet began with the run"
     log.write_model({"server_round": 2, "fleet_round": 7}, [])
     assert plain(log)["server"] == {"accuracy": ([5, 7], [0.1, 1.0])}

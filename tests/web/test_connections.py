@@ -18,11 +18,10 @@ from cli.test_serve import make_certificate
 from dashboard.served import Served, served, small_fleet
 from requesting import running
 from turnout.dashboard import app as app_module
-from turnout.web import connections
+from turnout.web import serving
 from turnout.web.access import SharedToken
-from turnout.web.connections import LimitedProtocol, Limits, Refusals
 from turnout.web.guard import ONLY_TLS, CallGuard
-from turnout.web.serving import OTHER_FILES, Server, allow_files
+from turnout.web.serving import OTHER_FILES, LimitedProtocol, Limits, Refusals, Server, allow_files
 from waiting import MAX_WAIT, wait_until
 
 #: Far shorter than in production: the tests wait until a connection is closed, however long that takes.
@@ -201,11 +200,8 @@ def test_the_number_of_connections_is_limited(store: Path) -> None:
 def test_a_refusal_is_json_and_can_be_read_although_the_client_sends_more(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LINGER_SECONDS", MAX_WAIT)
-    with (
-        served(store, limits=Limits(connections=1)) as server,
-        connected(server, request("/api/live")) as first,
-    ):
+    monkeypatch.setattr(serving, "LINGER_SECONDS", MAX_WAIT)
+    with served(store, limits=Limits(connections=1)) as server, connected(server, request("/api/live")) as first:
         assert first.recv(100).startswith(b"HTTP/1.1 200")
         with connected(server, request("/healthz") + b"x" * 100_000) as second:
             head, _, body = read_to_end(second).partition(b"\r\n\r\n")
@@ -324,7 +320,7 @@ def test_refused_connections_are_counted_and_logged_now_and_then(caplog: pytest.
     refusals = Refusals(lambda: seconds[0])
     for why in ("too many", "slow", "slow"):
         refusals.count(why)
-    seconds[0] = connections.LOG_SECONDS
+    seconds[0] = serving.LOG_SECONDS
     refusals.count("slow")
     assert refusals.counts == {"too many": 1, "slow": 3}
     assert caplog.messages == [

@@ -181,8 +181,7 @@ class FleetClient(Transport, Closable):
             signals: Numbers by the names of signals that the fleet declares.
             round: The round in which the client was selected; by default the latest.
         """
-        reported = {"seconds": seconds, "loss": loss, "signals": signals}
-        return bool(self._post("reports", {**_whose(client, round), **reported})["new"])
+        return bool(self._post("reports", _report(client, round, seconds, loss, signals))["new"])
 
     def report_many(
         self,
@@ -196,19 +195,12 @@ class FleetClient(Transport, Closable):
 
         Unlike that of `Scheduler`, it records all reports that are valid although others are refused.
         """
-        ids, new = list(seconds), 0
+        ids, new, losses, signals = list(seconds), 0, losses or {}, signals or {}
         refused: dict[str, str] = {}
         for start in range(0, len(ids), REPORTS_AT_ONCE):
             part = ids[start : start + REPORTS_AT_ONCE]
             reports = [
-                {
-                    "client": client,
-                    "seconds": seconds[client],
-                    "loss": (losses or {}).get(client),
-                    "signals": (signals or {}).get(client),
-                    "round": round,
-                }
-                for client in part
+                _report(client, round, seconds[client], losses.get(client), signals.get(client)) for client in part
             ]
             answer = self._post("reports/batch", {"reports": reports})
             new += answer["new"]
@@ -295,6 +287,12 @@ def _whose(client: str | int | None, round: int | None) -> dict[str, Any]:
     if isinstance(client, int):
         return {"turn": client}
     return {"client": client, "round": round}
+
+
+def _report(
+    client: str | int | None, round: int | None, seconds: float | None, loss: Any, signals: Any
+) -> dict[str, Any]:
+    return {**_whose(client, round), "seconds": seconds, "loss": loss, "signals": signals}
 
 
 def _turn(data: Mapping[str, Any]) -> RunningTurn:

@@ -213,13 +213,7 @@ class Transport:
             stream.close()
 
     def _send(
-        self,
-        server: Server,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        patience: float,
+        self, server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str], patience: float
     ) -> tuple[int, float, bytes]:
         """Returns the status of the answer, the seconds after which to try again, and its body."""
         server.after_fork()

@@ -25,10 +25,10 @@ from turnout.dashboard.watch import Watch, log
 from turnout.errors import ReportError, SettingError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
-from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import UNREADABLE, ErrorAnswers, error_response
 from turnout.web.guard import JSON, PageGuard, caller_of, is_still_allowed
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
+from turnout.web.serving import LIMITS, Limits
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PLOTLY = "plotly.min.js"

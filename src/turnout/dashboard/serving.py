@@ -17,10 +17,9 @@ from turnout.dashboard.watch import Watch
 from turnout.live import FleetReader
 from turnout.storage.store import Location
 from turnout.web.access import Access, SharedToken, is_loopback
-from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import error_response
 from turnout.web.guard import PREFIX, PageGuard, caller_of
-from turnout.web.serving import Page, Server, address_of, listen
+from turnout.web.serving import LIMITS, Limits, Page, Server, address_of, listen
 
 FOLDER = "/fleets/"
 #: Where the list of fleets has its rows, and the folder of its static files, those of the first fleet.

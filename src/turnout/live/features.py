@@ -302,11 +302,8 @@ class Features:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what is stored in the file: everything except functions."""
-        return {
-            "declared": [self._declaration(feature) for feature in self.declared],
-            "computed": self.compute is not None,
-            "outputs": self.outputs,
-        }
+        declared = [self._declaration(feature) for feature in self.declared]
+        return {"declared": declared, "computed": self.compute is not None, "outputs": self.outputs}
 
     def _declaration(self, feature: Feature) -> list[Any]:
         """Returns the arguments of a feature; a default only where no function must be passed again anyway."""

@@ -15,7 +15,6 @@ from turnout.closing import Closable
 from turnout.counting import format_duration, pluralize
 from turnout.errors import FleetKindError
 from turnout.kernel.certificate import Certificate, PromiseSummary, TimeUnit
-from turnout.live.features import Features
 from turnout.live.identifiers import as_round, unknown_client
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState
@@ -184,10 +183,6 @@ class FleetQueries(Closable, ABC):
     def _state(self) -> FleetState:
         """Returns the present state, inside such a block."""
 
-    @abstractmethod
-    def _features(self) -> Features:
-        """Returns the present features, inside such a block."""
-
     def certificate(self) -> Certificate:
         """Returns how many turns every client was promised and got, by row, and since when promises are broken.
 
@@ -211,7 +206,7 @@ class FleetQueries(Closable, ABC):
             state = self._state()
             row = row_of(state.fleet, client, journal.location)
             number = state.newest_round if round is None else as_round(round)
-            return explain_client(journal, state, self.settings, self._features(), row, number)
+            return explain_client(journal, state, self.settings, row, number)
 
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""

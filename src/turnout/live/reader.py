@@ -44,15 +44,11 @@ class ReplayStart(NamedTuple):
     fleet: Fleet
 
 
-def find_start(
-    journal: Journal, settings: SchedulerSettings, features: Features, *, with_availability: bool = True
-) -> ReplayStart | None:
+def find_start(journal: Journal, *, with_availability: bool = True) -> ReplayStart | None:
     """Returns the oldest state from which all later events can be applied; None for the beginning.
 
     Args:
         journal: The journal of the fleet.
-        settings: Its present settings.
-        features: Its present features.
         with_availability: Whether the events must have the availability of clients, which large fleets drop.
     """
     with journal.reading() as db:
@@ -60,7 +56,7 @@ def find_start(
         start = summary.first_state(db) if is_usable else summary.newest_state(db)
         if start is None:
             return None
-        event, fleet = start_from(journal, start, settings, features)
+        event, fleet = start_from(journal, start)
         return ReplayStart(event, settings_at(journal, event), fleet)
 
 
@@ -80,15 +76,15 @@ class Follower:
     was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
     """
 
-    def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         with journal.reading() as db:
             self._last_at_start = summary.last_event(db)[0]
             self.summary = summary.read_summary(db)
             self.position = self.summary.event
-            start = find_start(journal, settings, features)
+            start = find_start(journal)
             self.starts_after = 0 if start is None else start.event
-            self.fleet = start_from(journal, None, settings, features)[1] if start is None else start.fleet
+            self.fleet = start_from(journal, None)[1] if start is None else start.fleet
             self._ids = self.fleet.ids[: self.summary.clients]
 
     def poll(self, limit: int = -1) -> list[FleetEvent]:
@@ -213,9 +209,6 @@ class FleetReader(FleetQueries):
     def _state(self) -> FleetState:
         return self.state()
 
-    def _features(self) -> Features:
-        return self.features
-
     # Clients and rounds
 
     @property
@@ -295,8 +288,8 @@ class FleetReader(FleetQueries):
         Where several slots were filled at once, only the offer of the first decision is recorded.
         """
         with self._journal.reading() as db:
-            for round_ in turns.rounds_with_offers(db):
-                offer = turns.read_offer(db, round_)
+            for (round_,) in db.execute("SELECT round FROM offers ORDER BY round").fetchall():
+                offer = turns.read_offer(db, int(round_))
                 if offer is not None:
                     yield offer
 
@@ -338,7 +331,7 @@ class FleetReader(FleetQueries):
     def state(self) -> FleetState:
         """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
         with self.reading():
-            return load(self._journal, self.settings, self.features)
+            return load(self._journal)
 
     def summary(self) -> Summary:
         """Returns where the events that are kept begin; event 0 stands for the beginning."""
@@ -351,11 +344,11 @@ class FleetReader(FleetQueries):
             with_availability: Whether the events must have the availability of clients, which large fleets drop.
         """
         with self.reading():
-            return find_start(self._journal, self.settings, self.features, with_availability=with_availability)
+            return find_start(self._journal, with_availability=with_availability)
 
     def follow(self) -> Follower:
         """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
-        return Follower(self._journal, self.settings, self.features)
+        return Follower(self._journal)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
@@ -375,4 +368,4 @@ def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: in
     from turnout.live.operation.explain import explain_client
 
     state = FleetState(fleet, None, 0)
-    return explain_client(reader._journal, state, reader.settings, reader.features, row, number)
+    return explain_client(reader._journal, state, reader.settings, row, number)

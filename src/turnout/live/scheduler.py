@@ -354,9 +354,6 @@ class Scheduler(FleetQueries):
     def _state(self) -> FleetState:
         return self._session.memory
 
-    def _features(self) -> Features:
-        return self._session.features
-
     def metrics(self) -> SchedulerMetrics:
         """Returns figures about this scheduler, for monitoring."""
         with self._lock:

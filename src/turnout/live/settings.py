@@ -325,9 +325,7 @@ class SchedulerSettings:
 
 #: The declarations of all settings that `Scheduler.open` takes, by name.
 SETTINGS: Mapping[str, Setting] = {
-    setting.name: setting.metadata[DECLARATION]
-    for setting in fields(SchedulerSettings)
-    if DECLARATION in setting.metadata
+    own.name: own.metadata[DECLARATION] for own in fields(SchedulerSettings) if DECLARATION in own.metadata
 }
 _ATTRIBUTES = [f"        {name}: {setting.sentence()}." for name, setting in SETTINGS.items()]
 SchedulerSettings.__doc__ = "\n".join([SchedulerSettings.__doc__ or "", "    Attributes:", *_ATTRIBUTES])

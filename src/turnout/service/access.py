@@ -120,12 +120,7 @@ class FleetTokens(Closable):
                 self._watch = _Watch(fleet) if isinstance(fleet, DatabaseAddress) else None
 
     def create(
-        self,
-        role: Role,
-        *,
-        clients: Sequence[str] = (),
-        label: str = "",
-        days: float | None = None,
+        self, role: Role, *, clients: Sequence[str] = (), label: str = "", days: float | None = None
     ) -> list[NewToken]:
         """Creates one token or, for the role "device", one for each client.
 

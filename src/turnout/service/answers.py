@@ -25,26 +25,16 @@ def number(value: float | None) -> float | None:
 
 def turn_to_dict(turn: RunningTurn) -> dict[str, Any]:
     """Returns a turn that was given."""
-    return {
-        "id": turn.id,
-        "client": turn.client,
-        "deadline": number(turn.deadline),
-        "selected_at": turn.selected_at,
-        "deadline_at": turn.deadline_at,
-        "reasons": {name: number(value) for name, value in turn.reasons.items()},
-    }
+    times = {"deadline": number(turn.deadline), "selected_at": turn.selected_at, "deadline_at": turn.deadline_at}
+    reasons = {name: number(value) for name, value in turn.reasons.items()}
+    return {"id": turn.id, "client": turn.client, **times, "reasons": reasons}
 
 
 def open_round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
     """Returns an open round."""
-    return {
-        "round": opened.round,
-        "cohort": cohort,
-        "deadline": number(opened.deadline),
-        "selected_at": opened.opened,
-        "deadline_at": moment_after(opened.opened, opened.deadline),
-        "target_size": int(opened.target_size),
-    }
+    deadline_at = moment_after(opened.opened, opened.deadline)
+    times = {"deadline": number(opened.deadline), "selected_at": opened.opened, "deadline_at": deadline_at}
+    return {"round": opened.round, "cohort": cohort, **times, "target_size": int(opened.target_size)}
 
 
 def round_to_dict(scheduler: Scheduler, round: int, page: Page | None = None) -> dict[str, Any]:
@@ -66,12 +56,8 @@ def round_to_dict(scheduler: Scheduler, round: int, page: Page | None = None) ->
     (first,) = (page or Page(len(turns))).cursor(-1)
     shown = turns[first + 1 :][: page.limit if page is not None else None]
     last = first + len(shown)
-    return {
-        "round": round,
-        "is_open": is_open,
-        "turns": [turn.to_dict() for turn in shown],
-        "next": str(last) if last + 1 < len(turns) else None,
-    }
+    following = str(last) if last + 1 < len(turns) else None
+    return {"round": round, "is_open": is_open, "turns": [turn.to_dict() for turn in shown], "next": following}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +86,8 @@ def turns_to_dict(scheduler: Scheduler, page: Page) -> dict[str, Any]:
     (last,) = page.cursor(0)
     turns = sorted((turn for turn in scheduler.running() if turn.id > last), key=lambda turn: turn.id)
     shown = turns[: page.limit]
-    return {
-        "turns": [turn_to_dict(turn) for turn in shown],
-        "next": str(shown[-1].id) if len(shown) < len(turns) else None,
-    }
+    following = str(shown[-1].id) if len(shown) < len(turns) else None
+    return {"turns": [turn_to_dict(turn) for turn in shown], "next": following}
 
 
 def clients_to_dict(scheduler: Scheduler, page: Page) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from turnout.service.routes.routing import ROLES_FIELD, TAGS, ChangeDispatcher, 
 from turnout.service.routes.waiting import HELD_FIELD
 from turnout.version import __version__
 from turnout.web.access import READERS, Access
-from turnout.web.connections import LIMITS, Limits, Refusals
 from turnout.web.errors import PROBLEM, RETRY_SECONDS, ErrorAnswers
 from turnout.web.guard import BodyLimits, CallGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
+from turnout.web.serving import LIMITS, Limits, Refusals
 
 DESCRIPTION = """Client selection for federated learning, over HTTP.
 
@@ -135,14 +135,8 @@ def make_app(
     The state of the application has `ending`, a threading.Event that ends all streams, and `refusals`, which counts the
     connections that its server refuses.
     """
-    app = FastAPI(
-        title="turnout",
-        version=__version__,
-        description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(title="turnout", version=__version__, description=DESCRIPTION, **own)
     traffic, refusals = Traffic(), Refusals()
     app.state.fleets, app.state.ending, app.state.refusals = fleets, threading.Event(), refusals
     answer_error = ErrorAnswers(status_of, code_of=code_of, no_route=NO_ROUTE)
@@ -191,15 +185,8 @@ def make_app(
 
     app.add_middleware(ChangeDispatcher, changes=CHANGES.changes, answer_error=answer_error)
     limiter = RateLimiter(rates or Rates())
-    app.add_middleware(
-        CallGuard,
-        access=access,
-        public=PUBLIC,
-        limits=limits,
-        on_end=count,
-        bodies=bodies,
-        count_call=limiter.count,
-    )
+    checks: dict[str, Any] = {"limits": limits, "bodies": bodies, "count_call": limiter.count}
+    app.add_middleware(CallGuard, access=access, public=PUBLIC, on_end=count, **checks)
     if page is not None:
         app.add_middleware(PageBeside, page=page)
     make_schema = app.openapi

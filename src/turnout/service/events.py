@@ -186,13 +186,8 @@ class EventLog:
         if opened is None:
             return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "target_size": 0}
         arrived = sum(turn.kind == "arrived" for turn in scheduler.history(round=opened.round))
-        return {
-            "round": opened.round,
-            "is_open": True,
-            "ready": scheduler.ready,
-            "arrived": arrived,
-            "target_size": int(opened.target_size),
-        }
+        counts = {"arrived": arrived, "target_size": int(opened.target_size)}
+        return {"round": opened.round, "is_open": True, "ready": scheduler.ready, **counts}
 
     def close(self) -> None:
         """Closes the connection."""

@@ -13,8 +13,8 @@ from turnout.errors import StoreError
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import BusyError, StandbyError
 from turnout.service.fleet import OccupiedError
-from turnout.web.connections import Refusals
 from turnout.web.prometheus import labels, promise_metrics
+from turnout.web.serving import Refusals
 
 #: The upper ends of the classes of response times, in seconds.
 TIMES = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)

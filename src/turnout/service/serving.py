@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -22,9 +23,8 @@ from turnout.service.calls import FleetCalls
 from turnout.service.fleet import FleetAccess, FleetFile
 from turnout.storage.store import Location
 from turnout.web.access import Access, is_loopback
-from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
-from turnout.web.serving import Page, Server, address_of, listen
+from turnout.web.serving import Limits, Page, Server, address_of, listen
 
 log = get_log("turnout.service")
 PORT = 8080
@@ -120,11 +120,8 @@ def open_fleets(locations: Sequence[Location], options: Options) -> Iterator[tup
             fleets[name] = FleetCalls(file)
             opened.callback(fleets[name].stop)
             file.open()
-        refusals = [
-            file.refusal
-            for file in files.values()
-            if file.refusal is not None and not (options.standby and file.is_standby)
-        ]
+        wanted = [file for file in files.values() if not (options.standby and file.is_standby)]
+        refusals = [file.refusal for file in wanted if file.refusal is not None]
         if len(refusals) == len(files):
             raise refusals[0]
         for calls in fleets.values():
@@ -139,19 +136,10 @@ def log_skipped(location: Location, why: str) -> None:
 
 def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
     """Returns the HTTP server of an application."""
-    return Server(
-        app,
-        options.limits,
-        [
-            app.state.ending.set,
-            *(calls.held.end for calls in app.state.fleets.values()),
-            *([] if page is None else [page.end]),
-        ],
-        refusals=app.state.refusals,
-        shutdown_seconds=SHUTDOWN_SECONDS,
-        certificate=options.certificate,
-        key=options.key,
-    )
+    state, tls = app.state, {"certificate": options.certificate, "key": options.key}
+    endings = [state.ending.set, *(calls.held.end for calls in state.fleets.values())]
+    endings += [] if page is None else [page.end]
+    return Server(app, options.limits, endings, refusals=state.refusals, shutdown_seconds=SHUTDOWN_SECONDS, **tls)
 
 
 def serve(
@@ -184,14 +172,8 @@ def serve(
         page = None if make_page is None else make_page(readers, access)
         if page is not None:
             opened.callback(page.close)
-        app = make_app(
-            fleets,
-            access,
-            page=None if page is None else page.app,
-            limits=options.limits,
-            bodies=options.bodies,
-            rates=options.rates,
-        )
+        limits: dict[str, Any] = {"limits": options.limits, "bodies": options.bodies, "rates": options.rates}
+        app = make_app(fleets, access, page=None if page is None else page.app, **limits)
         server = make_server(app, options, page)
         for file in files.values():
             if file.refusal is not None:

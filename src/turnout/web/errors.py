@@ -48,13 +48,9 @@ def error_response(
 ) -> JSONResponse:
     """Returns the response to a request that is refused; its code is by default that of the status."""
     retry = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    problem = {
-        "type": "about:blank",
-        "title": TITLES.get(status, HTTPStatus(status).phrase),
-        "status": status,
-        "code": code or CODES.get(status, "error"),
-        "detail": printable(text)[:MAX_TEXT],
-    }
+    title, code = TITLES.get(status, HTTPStatus(status).phrase), code or CODES.get(status, "error")
+    detail = printable(text)[:MAX_TEXT]
+    problem = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
     return JSONResponse(problem, status, headers={**retry, **(headers or {})}, media_type=PROBLEM)
 
 

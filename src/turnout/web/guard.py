@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.web.access import READERS, ROLES, UNLIMITED, Access, Allowance, Caller, names_loopback
-from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import error_response
+from turnout.web.serving import LIMITS, Limits
 
 log = get_log("turnout.web")
 JSON = "application/json"

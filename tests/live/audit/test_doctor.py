@@ -284,10 +284,7 @@ def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path
 @pytest.mark.files
 def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
     alter(path, hide_a_turn_from_the_index)
-    with (
-        FleetReader(path) as reader,
-        pytest.raises(StoreError, match="the index of turns by id is incomplete"),
-    ):
+    with FleetReader(path) as reader, pytest.raises(StoreError, match="the index of turns by id is incomplete"):
         reader.status()
 
 

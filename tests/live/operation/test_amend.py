@@ -720,11 +720,7 @@ def test_readers_see_the_present_settings_and_every_event(scheduler: Scheduler) 
         event = list(reader.events())[-1]
         assert (event.kind, event.clients) == ("amended", ())
     newest = fleets.exported(scheduler)[-1]
-    assert (newest["kind"], newest["round"], newest["changes"]) == (
-        "amend",
-        2,
-        {"deadline": None, "tolerance": 3.0},
-    )
+    assert (newest["kind"], newest["round"], newest["changes"]) == ("amend", 2, {"deadline": None, "tolerance": 3.0})
     assert newest["before"] == {"deadline": 10.0, "tolerance": None}
 
 

@@ -68,10 +68,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails_at_any_statement
 def test_nothing_is_lost_when_a_synchronous_replica_takes_the_place_of_the_database(
     forker: Forker, short_folder: Path, fail_overs: int
 ) -> None:
-    with (
-        running_replica(synchronous=True) as clusters,
-        closing(Harness(forker, short_folder, *clusters)) as harness,
-    ):
+    with running_replica(synchronous=True) as clusters, closing(Harness(forker, short_folder, *clusters)) as harness:
         inject(harness, {PRIMARY: fail_overs, KILL: fail_overs // 2, CUT: fail_overs // 2})
 
 
@@ -79,10 +76,7 @@ def test_nothing_is_lost_when_a_synchronous_replica_takes_the_place_of_the_datab
 def test_commits_that_an_asynchronous_replica_does_not_have_are_missed_aloud_and_no_others(
     forker: Forker, short_folder: Path, fail_overs: int
 ) -> None:
-    with (
-        running_replica(synchronous=False) as clusters,
-        closing(Harness(forker, short_folder, *clusters)) as harness,
-    ):
+    with running_replica(synchronous=False) as clusters, closing(Harness(forker, short_folder, *clusters)) as harness:
         for _ in range(fail_overs):
             harness.lose_commits()
             harness.check()

@@ -179,9 +179,7 @@ def test_the_clock_of_the_client_decides_nothing(open_: Open, monkeypatch: pytes
     assert notes(first) == ["a", "a"]
 
 
-def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(
-    open_: Open,
-) -> None:
+def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(open_: Open) -> None:
     results: list[object] = []
 
     def attempt() -> None:

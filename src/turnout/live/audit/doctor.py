@@ -18,11 +18,10 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.live.audit import tables
 from turnout.live.audit.tables import RESTORE, CheckResult, Finding, run_check, snapshot_event, why_not_replayed
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import FleetState, load, stored_features
+from turnout.live.journal.replay import FleetState, load
 from turnout.live.journal.schema import FLEET
 from turnout.live.journal.summary import read_summary, read_totals
 from turnout.live.journal.turns import read_unit
-from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import KINDS
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.state import Fleet
@@ -236,7 +235,7 @@ def check_state(location: Location, db: Connection) -> Iterator[Finding]:
     """
     try:
         with closing(Journal(location, "read")) as journal, journal.reading():
-            state = _load(journal)
+            state = load(journal)
             yield run_check("state", lambda: _check_snapshot(journal, db, state))
             yield run_check("books", lambda: _check_counters(db, state.fleet))
             # A broken promise is no damage: the file is intact and says truthfully that clients got too few turns.
@@ -252,16 +251,10 @@ def can_replay(location: Location, db: Connection) -> bool:
     """Returns whether the state can be computed from all events, without a snapshot."""
     try:
         with closing(Journal(location, "read")) as journal:
-            _load(journal, from_snapshot=False)
+            load(journal, from_snapshot=False)
             return not why_not_replayed(journal, db)
     except Exception:  # whatever else is damaged, only a backup helps
         return False
-
-
-def _load(journal: Journal, *, from_snapshot: bool = True) -> FleetState:
-    stored = journal.settings
-    settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
-    return load(journal, settings, features, from_snapshot=from_snapshot)
 
 
 def _check_snapshot(journal: Journal, db: Connection, state: FleetState) -> CheckResult:
@@ -280,7 +273,7 @@ def _check_snapshot(journal: Journal, db: Connection, state: FleetState) -> Chec
             f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
             f"with it, because {reason}"
         )
-    loaded, replayed = state.state(), _load(journal, from_snapshot=False).state()
+    loaded, replayed = state.state(), load(journal, from_snapshot=False).state()
     different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
     result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
     if different:

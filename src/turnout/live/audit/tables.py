@@ -15,9 +15,9 @@ from turnout.counting import pluralize
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.answers import stored_answers
 from turnout.live.journal.journal import AMEND, Journal, amendments, initial_settings, settings_at
-from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
 from turnout.live.journal.summary import has_all_availability, read_summary, read_summary_state, read_totals
+from turnout.live.journal.turns import pending_redactions
 from turnout.live.turns import records
 from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill

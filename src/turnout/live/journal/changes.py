@@ -11,8 +11,8 @@ from turnout.errors import StoreError
 from turnout.live.identifiers import LAST_ROUND
 from turnout.live.journal import summary as summaries
 from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
-from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, put_meta, update_turns
+from turnout.live.journal.turns import Redaction, pending_redactions, start_redaction
 from turnout.live.retention import MIN_ROUNDS, Retention
 from turnout.live.turns import records
 from turnout.live.turns.rounds.records import OpenRound, pack_open

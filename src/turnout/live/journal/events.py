@@ -126,6 +126,7 @@ class FleetEvent:
             return {"event": self.number, "kind": kind, **clients}
         losses = [None] * len(closed.rows) if closed.losses is None else closed.losses.tolist()
         available = closed.available
+        bits = None if available is None else np.packbits(available).tobytes().hex()  # one bit per client
         return {
             "event": self.number,
             "kind": "round",
@@ -134,9 +135,7 @@ class FleetEvent:
             "closed": closed.closed.isoformat(timespec="milliseconds"),
             "target_size": closed.target_size,
             "available": None if available is None else int(available.sum()),
-            "available_bits": None
-            if available is None
-            else np.packbits(available).tobytes().hex(),  # one bit per client
+            "available_bits": bits,
             "clients": list(closed.clients),
             "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
             "seconds": closed.seconds.tolist(),
@@ -194,15 +193,10 @@ def unknown_event(kind: str) -> StoreError:
 
 def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[str]) -> RecordedRound:
     closed, header = unpack_closed(data, availability)
+    same = ("round", "rows", "kinds", "seconds", "losses", "signals", "contexts")
     return RecordedRound(
-        round=closed.round,
+        **{name: getattr(closed, name) for name in same},
         clients=tuple(ids[row] for row in closed.rows.tolist()),
-        rows=closed.rows,
-        kinds=closed.kinds,
-        seconds=closed.seconds,
-        losses=closed.losses,
-        signals=closed.signals,
-        contexts=closed.contexts,
         available=None if availability is None else closed.available,
         late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in closed.late),
         target_size=header["target_size"],
@@ -285,20 +279,10 @@ def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
         ended = filled.ended
         for index, (decision, client) in enumerate(zip(ended.decisions.tolist(), event.ended, strict=True)):
             given, context, present = running.pop(decision, (None, None, None))
-            loss = float(ended.losses[index])
-            yield RecordedTurn(
-                id=decision,
-                client=client,
-                row=int(ended.rows[index]),
-                kind=KINDS[int(ended.kinds[index])],
-                seconds=float(ended.seconds[index]),
-                loss=None if np.isnan(loss) else loss,
-                signals=signals_at(ended.signals, index),
-                decisions=filled.first - 1,
-                given=given,
-                context=context,
-                present=present,
-            )
+            row, kind, seconds = int(ended.rows[index]), KINDS[int(ended.kinds[index])], float(ended.seconds[index])
+            loss, signals = float(ended.losses[index]), signals_at(ended.signals, index)
+            outcome = (kind, seconds, None if np.isnan(loss) else loss, signals)
+            yield RecordedTurn(decision, client, row, *outcome, filled.first - 1, given, context, present)
         at, present = datetime.fromisoformat(filled.at), None if event.stored[2] is None else filled.present
         for index in range(len(filled.rows)):
             running[filled.first + index] = (at, filled.contexts[index], present)

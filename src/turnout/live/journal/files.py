@@ -22,20 +22,9 @@ from turnout.storage.store import Connection, Location, single_value
 
 Progress = Callable[[int, int], None]
 #: The tables of a fleet with their primary keys, which are also their first columns.
-KEYS = {
-    "meta": "key",
-    "clients": "row",
-    "events": "seq",
-    "masks": "seq",
-    "offers": "round",
-    "open_round": "round",
-    "turns": "round, row",
-    "snapshot": "seq",
-    "summary": "seq",
-    "totals": "row",
-    "answers": "number",
-    "tokens": "id",
-}
+KEYS = {"meta": "key", "turns": "round, row", "answers": "number", "tokens": "id"}
+KEYS |= dict.fromkeys(("clients", "totals"), "row") | dict.fromkeys(("offers", "open_round"), "round")
+KEYS |= dict.fromkeys(("events", "masks", "snapshot", "summary"), "seq")
 #: The number of rows that are copied at a time, from tables with small rows and from others.
 PART = dict.fromkeys(("clients", "turns", "totals", "tokens"), 5000)
 LARGE_ROWS = 50

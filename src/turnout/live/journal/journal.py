@@ -21,7 +21,7 @@ from typing import Any, Unpack
 from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
-from turnout.live.journal import redaction
+from turnout.live.journal import turns
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, corruption, meta_count, meta_value
@@ -128,10 +128,10 @@ class Journal:
         Each call is a short transaction, so that other processes can write in between.
         """
         with self.file.reading() as db:
-            is_pending, is_left = bool(redaction.pending_redactions(db)), redaction.needs_vacuum(db)
+            is_pending, is_left = bool(turns.pending_redactions(db)), turns.needs_vacuum(db)
         if is_pending:
             with self.file.writing() as db:
-                redaction.continue_redaction(db)
+                turns.continue_redaction(db)
             return True
         if is_left:
             self.file.checkpoint()
@@ -146,13 +146,13 @@ class Journal:
     def needs_vacuum(self) -> bool:
         """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
         with self.file.reading() as db:
-            return redaction.needs_vacuum(db)
+            return turns.needs_vacuum(db)
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
         if self.file.vacuum():
             with self.file.writing() as db:
-                db.execute("DELETE FROM meta WHERE key = ?", (redaction.NEEDS_VACUUM,))
+                db.execute("DELETE FROM meta WHERE key = ?", (turns.NEEDS_VACUUM,))
 
     # Queries
 
@@ -188,8 +188,8 @@ class Journal:
                 after, previous = summary.event, summary.digest
             else:
                 previous = single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
-            # The first event after the boundary of a redaction still follows from the digest before the redaction.
-            pending = redaction.pending_redactions(db)
+            # The first event after the boundary of a redaction still follows from the digest before the turns.
+            pending = turns.pending_redactions(db)
             boundaries = {entry.boundary: entry.digest for entry in pending}
             stored = _stored_events(db, after, limit)
             for expected, (seq, kind, data, digest, availability) in enumerate(stored, start=after + 1):
@@ -198,7 +198,7 @@ class Journal:
                 if seq != expected or digest != digest_of(previous, kind, data):
                     raise corruption(db, f"event {expected} is missing or does not match its digest")
                 previous = digest
-                yield seq, kind, redaction.redact_pending_event(pending, seq, kind, data), availability
+                yield seq, kind, turns.redact_pending_event(pending, seq, kind, data), availability
 
     def newest_round(self) -> int:
         """Returns the number of the open round, or of the last closed round or decision."""

@@ -82,24 +82,21 @@ class FleetState:
         return state
 
 
-def load(
-    journal: Journal, settings: SchedulerSettings, features: Features, *, from_snapshot: bool = True
-) -> FleetState:
+def load(journal: Journal, *, from_snapshot: bool = True) -> FleetState:
     """Computes the state from the last snapshot, the events after it and the open round.
 
     Args:
         journal: The journal of the fleet.
-        settings: The present settings of the fleet.
-        features: The present features of the fleet.
         from_snapshot: Whether the last snapshot is used; otherwise all events that are kept are.
 
     Raises:
         StoreError: Parts of the file are damaged or do not agree.
     """
     with journal.reading() as db:
+        settings = SchedulerSettings.from_dict(journal.settings)
         ids, joined, unsaved = journal.ids(), list[str](), 0
         saved = newest_state(db) if from_snapshot else first_state(db)
-        after, fleet = start_from(journal, saved, settings, features, ids)
+        after, fleet = start_from(journal, saved, ids)
         for _, kind, data, availability in journal.events(after):
             if kind == "join":  # those that follow one another join together: each time, all arrays are copied
                 joined += parse_stored(data)
@@ -122,14 +119,14 @@ def load(
     return FleetState(fleet, opened, unsaved, running_turns)
 
 
-def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
+def load_before(journal: Journal, round: int) -> Fleet:
     """Computes the state in which the cohort of a closed round was selected."""
     with journal.reading() as db:
         first = read_summary(db).round
         if round <= first:
-            unit = settings.unit
+            unit = read_unit(db)
             raise StoreError(f"{unit.plural} up to {first:,} are no longer kept (keep_rounds): choose a later {unit}")
-        after, fleet = start_from(journal, newest_state(db, before=round), settings, features)
+        after, fleet = start_from(journal, newest_state(db, before=round))
         for _, kind, data, availability in journal.events(after):
             if fleet.apply_before(round, kind, data, availability):
                 return fleet
@@ -137,10 +134,10 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
-def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
+def load_after(journal: Journal, round: int) -> tuple[int, Fleet]:
     """Computes the state right after a round was closed; returns the number of that event, and the state."""
     with journal.reading() as db:
-        after, fleet = start_from(journal, newest_state(db, before=round), settings, features)
+        after, fleet = start_from(journal, newest_state(db, before=round))
         for number, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             if kind in (CLOSE, FILL) and fleet.round == round:
@@ -148,28 +145,20 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
     raise StoreError(f"round {round} was not closed in {journal.location}: check the number of the round")
 
 
-def start_from(
-    journal: Journal,
-    saved: SavedState | None,
-    settings: SchedulerSettings,
-    features: Features,
-    ids: Sequence[str] | None = None,
-) -> tuple[int, Fleet]:
+def start_from(journal: Journal, saved: SavedState | None, ids: Sequence[str] | None = None) -> tuple[int, Fleet]:
     """Returns the number of the event after which a state was saved, and the state; without one, the beginning.
 
     Args:
         journal: The journal of the fleet.
         saved: The state; None for the beginning.
-        settings: The present settings, which are used if they were never amended.
-        features: The present features.
         ids: The ids of all clients, if they were read before.
 
     Raises:
         StoreError: The state belongs to other ids than those of the file, or is malformed.
     """
     if saved is None:
-        return 0, _fleet_at(journal, 0, settings, features)
-    fleet = _fleet_at(journal, saved.event, settings, features)
+        return 0, _fleet_at(journal, 0)
+    fleet = _fleet_at(journal, saved.event)
     known = journal.ids() if ids is None else ids
     with journal.reading() as db:
         try:
@@ -308,18 +297,12 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=rest)
 
 
-def _fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
+def _fleet_at(journal: Journal, event: int) -> Fleet:
     """Returns the state of a fleet that no client has joined, with the settings that it had after event `event`.
 
-    Args:
-        journal: The journal of the fleet.
-        event: The number of the event; 0 for the settings with which the fleet was created.
-        settings: The present settings, which are used if they were never amended.
-        features: The present features.
+    Event 0 stands for the settings with which the fleet was created.
     """
     stored = settings_at(journal, event)
-    if stored == journal.settings:
-        return fresh_fleet(settings, features)
     return fresh_fleet(SchedulerSettings.from_dict(stored), stored_features(stored["features"]))
 
 

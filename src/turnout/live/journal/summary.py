@@ -208,14 +208,8 @@ def write_summary(db: Connection, event: int) -> None:
     amendments = [(number, as_bytes(text)) for number, kind, text in dropped if kind == "amend"]
     forgotten = [int(parse_stored(text)["row"]) for _, kind, text in dropped if kind == "forget"]
     (last_digest,) = db.execute("SELECT digest FROM events WHERE seq = ?", (event,)).fetchone()
-    summary = Summary(
-        event,
-        int(state["round"]),
-        last_digest,
-        int(state["clients"]),
-        (*before.amendments, *amendments),
-        (*before.forgotten, *forgotten),
-    )
+    notes = ((*before.amendments, *amendments), (*before.forgotten, *forgotten))
+    summary = Summary(event, int(state["round"]), last_digest, int(state["clients"]), *notes)
     _put(db, summary, data)
     db.execute("DELETE FROM snapshot WHERE seq <= ?", (event,))
 
@@ -226,11 +220,8 @@ def replace_summary_state(db: Connection, state: Mapping[str, Any]) -> None:
 
 
 def _put(db: Connection, summary: Summary, data: bytes) -> None:
-    content = {
-        "clients": summary.clients,
-        "amendments": [(number, text.decode()) for number, text in summary.amendments],
-        "forgotten": list(summary.forgotten),
-    }
+    amendments = [(number, text.decode()) for number, text in summary.amendments]
+    content = {"clients": summary.clients, "amendments": amendments, "forgotten": list(summary.forgotten)}
     notes = json.dumps(content, ensure_ascii=False).encode()
     digest = _header_digest(summary.event, summary.round, summary.digest, notes)
     db.execute("DELETE FROM summary")

@@ -8,7 +8,6 @@ import numpy as np
 
 from turnout.errors import StoreError, UnknownTurnError
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.live.features import Features
 from turnout.live.journal.journal import Journal, settings_before
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.live.journal.turns import read_offer, read_offer_of_decision
@@ -21,7 +20,7 @@ from turnout.policies.explain.explanation import Explanation, SelectionOutcome, 
 
 
 def explain_client(
-    journal: Journal, state: FleetState, settings: SchedulerSettings, features: Features, row: int, number: int
+    journal: Journal, state: FleetState, settings: SchedulerSettings, row: int, number: int
 ) -> Explanation:
     """Explains why a client was selected in a round, or was not.
 
@@ -32,7 +31,6 @@ def explain_client(
         journal: The journal of the fleet.
         state: The current state of the fleet, from which the open round is explained.
         settings: The settings of the fleet.
-        features: The features of the fleet.
         row: The row of the client.
         number: The number of the round.
     """
@@ -47,7 +45,7 @@ def explain_client(
         recorded = (read_offer if settings.has_rounds else read_offer_of_decision)(db, number)
         selection = _recorded_selection(journal, recorded, number)
         try:
-            fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
+            fleet = state.fleet if number > state.fleet.round else load_before(journal, number)
         except StoreError as error:
             why = str(error)
             return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, unit=unit)

@@ -6,7 +6,6 @@ from typing import Any
 
 from turnout.kernel.arrays import lending_arrays
 from turnout.live.clock import now
-from turnout.live.features import Features
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load_after, start_from
@@ -66,13 +65,12 @@ def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool
     return is_left
 
 
-def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: Features, memory: FleetState) -> None:
+def summarize_at_once(journal: Journal, settings: SchedulerSettings, memory: FleetState) -> None:
     """Replaces all rounds that are no longer kept by a summary, also if no snapshot was kept for it.
 
     Args:
         journal: The journal of the fleet.
         settings: Its settings, which state for how long rounds are kept.
-        features: Its features.
         memory: Its present state.
     """
     last = _last_dropped_round(journal, settings, memory)
@@ -83,7 +81,7 @@ def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: F
     if not is_computable:  # a large fleet: one of its snapshots becomes the summary in time
         log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.location, last)
         return
-    event, fleet = load_after(journal, settings, features, last)
+    event, fleet = load_after(journal, last)
     state = FleetState(fleet, None, 0).state(with_contexts=settings.persist_statuses)
     with journal.writing() as changes:
         changes.put_summary(event, state, now())
@@ -113,15 +111,11 @@ def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: F
     return dropped
 
 
-def summary_without(
-    journal: Journal, settings: SchedulerSettings, features: Features, row: int, name: str
-) -> dict[str, Any] | None:
+def summary_without(journal: Journal, row: int, name: str) -> dict[str, Any] | None:
     """Returns the state of the summary without what a client reported; None if the client is not in it.
 
     Args:
         journal: The journal of the fleet, before the client is forgotten.
-        settings: The settings of the fleet.
-        features: The features of the fleet.
         row: The row of the client.
         name: The name that replaces its id.
     """
@@ -129,6 +123,6 @@ def summary_without(
         first = first_state(db)
         if first is None or row >= int(first.state["clients"]):
             return None
-        _, fleet = start_from(journal, first, settings, features)
+        _, fleet = start_from(journal, first)
         fleet.erase(row, name)  # it was retired later
         return FleetState(fleet, None, 0).state()

@@ -104,7 +104,7 @@ class FleetSession:
             self._settings = SchedulerSettings.from_dict(stored)
             if stored["features"] == as_stored(self._amended_features.to_dict()):
                 self._features = self._amended_features
-            self._loaded = load(self.journal, self._settings, self._features)
+            self._loaded = load(self.journal)
         return self._loaded
 
     @contextmanager
@@ -201,18 +201,16 @@ class FleetSession:
             self.refuse_in_group("forget")
             self.refuse_while_open("forget a client")
             row = self.row(client)
-            turn = next(
-                (number for number, running_turn in self.memory.running_turns.items() if running_turn.row == row), None
-            )
-            if turn is not None:
+            running = {turn.row: number for number, turn in self.memory.running_turns.items()}
+            if row in running:
                 raise ReportError(
-                    f"{client!r} is training: report the result of turn {turn} and fill before you forget it"
+                    f"{client!r} is training: report the result of turn {running[row]} and fill before you forget it"
                 )
             name = f"forgotten-{row}"
             while name in self.fleet.rows:
                 name += "-"
             with self.changing() as memory:
-                summary = summary_without(self.journal, self._settings, self._features, row, name)
+                summary = summary_without(self.journal, row, name)
                 memory.fleet.forget(row, name)
                 with self.journal.writing() as changes:
                     since = memory.fleet.round - self._settings.late_turns
@@ -321,7 +319,7 @@ class FleetSession:
             pass
         self.memory.snapshot = None  # so that the snapshot is complete: earlier ones are deleted
         self.snapshot()
-        summarize_at_once(self.journal, self._settings, self._features, self.memory)
+        summarize_at_once(self.journal, self._settings, self.memory)
         is_left = True
         while is_left:
             with self.journal.writing() as changes:

@@ -164,7 +164,7 @@ class SlotServer(TurnServer):
             with session.journal.writing() as changes:
                 ended, late = filling.ended_turns(memory.running_turns, session.journal.turns_running())
                 reported = session.journal.pending_late_turns(fleet.round - settings.late_turns)
-                offered = partial(self._offer, fleet, candidates)
+                offered = partial(filling.build_slot_offer, fleet, session.features, settings, candidates)
                 filled = filling.fill_slots(fleet, settings, offered, ended, late, reported, most)
                 if len(filled.event.rows) or len(ended) or reported or joined:
                     changes.add_clients(first_row, joined)
@@ -176,23 +176,14 @@ class SlotServer(TurnServer):
         self.check_ins.count(filled.running_turns, filled.event.ended)
         for running_turn in filled.running_turns:
             self.check_ins.remove(session.fleet.ids[running_turn.row], running_turn.row)
-        log.event(
-            logging.INFO,
-            "fill",
-            fleet=session.location.name,
-            decision=session.fleet.round,
-            given=len(filled.running_turns),
-            ended=len(filled.event.ended),
-            **({} if filled.hold is None else {"hold": filled.hold.why}),
-        )
+        counts = {"given": len(filled.running_turns), "ended": len(filled.event.ended)}
+        hold = {} if filled.hold is None else {"hold": filled.hold.why}
+        log.event(logging.INFO, "fill", fleet=session.location.name, decision=session.fleet.round, **counts, **hold)
         if filled.running_turns:
             session.warnings.after_round(session.fleet, session.settings)
         if session.tracker is not None:
             _track(session.tracker, session.fleet, filled)
         return filled
-
-    def _offer(self, fleet: SlotFleet, candidates: filling.Candidates) -> filling.SlotOffer:
-        return filling.build_slot_offer(fleet, self._session.features, self._session.settings, candidates)
 
     def _write_fill(
         self, changes: Changes, memory: FleetState, filled: filling.FillResult, reported_late: Sequence[Turn]
@@ -208,10 +199,8 @@ class SlotServer(TurnServer):
         event, running_turns, session, ids = filled.event, filled.running_turns, self._session, memory.fleet.ids
         written = event
         if not session.settings.persist_statuses:
-            written, running_turns = (
-                event.without_contexts(),
-                [running_turn.without_context() for running_turn in running_turns],
-            )
+            written = event.without_contexts()
+            running_turns = [running_turn.without_context() for running_turn in running_turns]
         ended = event.ended.decisions.tolist()
         for decision in ended:
             changes.drop_open_round(decision)
@@ -245,14 +234,9 @@ class SlotServer(TurnServer):
             self._earliest = (memory, memory.fleet.round, len(memory.running_turns), earliest)
         return earliest
 
-    def _given(self, running_turn: RunningTurnRecord) -> RunningTurn:
-        return RunningTurn(
-            running_turn.decision,
-            self._session.fleet.ids[running_turn.row],
-            running_turn.deadline,
-            running_turn.reasons,
-            running_turn.given,
-        )
+    def _given(self, turn: RunningTurnRecord) -> RunningTurn:
+        client = self._session.fleet.ids[turn.row]
+        return RunningTurn(turn.decision, client, turn.deadline, turn.reasons, turn.given)
 
     @staticmethod
     def _fleet(memory: FleetState) -> SlotFleet:

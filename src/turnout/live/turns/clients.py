@@ -196,10 +196,6 @@ class ClientHistory(ClientColumns):
         for entry in fields(self):
             getattr(self, entry.name)[row] = 0
 
-    def restart_predictions(self) -> None:
-        """Resets the errors of all predictions, because times are predicted from other features from now on."""
-        self.context_errors[:] = self.typical_errors[:] = 0
-
     def record(self, rows: IntArray, kinds: IntArray, seconds: FloatArray, predicted: FloatArray | None) -> None:
         """Records one round.
 

@@ -116,18 +116,9 @@ class Turn:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the turn as plain values for JSON; the outcome is "out" while none was reported."""
-        return {
-            "round": self.round,
-            "client": self.id,
-            "outcome": self.kind or "out",
-            "seconds": self.seconds,
-            "loss": self.loss,
-            "signals": self.signals,
-            "why": self.why,
-            "at": self.at,
-            "late_seconds": self.late_seconds,
-            "late_at": self.late_at,
-        }
+        own = ("seconds", "loss", "signals", "why", "at", "late_seconds", "late_at")
+        turn = {"round": self.round, "client": self.id, "outcome": self.kind or "out"}
+        return {**turn, **{name: getattr(self, name) for name in own}}
 
     @property
     def checksum(self) -> int:
@@ -220,13 +211,9 @@ def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
     with corruption_as_store_error():
         header, arrays = unpack(data)
         contexts = [arrays[f"context.{index}"].astype(np.float64) for index in range(header.get("features", 0))]
-        return RecordedOffer(
-            header["round"],
-            arrays["rows"],
-            unpack_reasons(header, arrays),
-            unpack_availability(availability, header["clients"]),
-            np.column_stack(contexts) if contexts else None,
-        )
+        reasons, available = unpack_reasons(header, arrays), unpack_availability(availability, header["clients"])
+        of_available = np.column_stack(contexts) if contexts else None
+        return RecordedOffer(header["round"], arrays["rows"], reasons, available, of_available)
 
 
 def pack_availability(available: BoolArray) -> bytes:

@@ -182,10 +182,8 @@ class Fleet(ABC):
             return None
         misses, last = int(self.counters.misses[row]), int(self.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        return (
-            "resting",
-            f"was backed off in {self.unit} {number} after {after}, up to and including {self.unit} {last}",
-        )
+        why = f"was backed off in {self.unit} {number} after {after}, up to and including {self.unit} {last}"
+        return "resting", why
 
     def rarely_available(self) -> BoolArray:
         """Returns which clients were available in fewer rounds than their guaranteed rate requires."""
@@ -313,7 +311,7 @@ class Fleet(ABC):
     def _restart_learning(self, features: int) -> None:
         """Resets what was learned from contexts: they have other features now, `features` of them."""
         self.counters.learned[:] = 0
-        self.history.restart_predictions()
+        self.history.context_errors[:] = self.history.typical_errors[:] = 0
         self.pending.forget_contexts(features)
 
     def _predict(self, rows: IntArray, kinds: IntArray, contexts: FloatArray) -> FloatArray:

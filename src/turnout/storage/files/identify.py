@@ -10,10 +10,7 @@ from pathlib import Path
 from turnout.storage.encoding.limits import read_file
 
 #: The files of turnout by their application ids; a package above defines one of them.
-KINDS = {
-    0x7475726E: "a store of runs",
-    0x7475666C: "a fleet",
-}
+KINDS = {0x7475726E: "a store of runs", 0x7475666C: "a fleet"}
 SQLITE_MAGIC = b"SQLite format 3\x00"
 #: The other files that a user may take for one of these, by their first bytes.
 MAGIC = {b"PK\x03\x04": "a zip or npz file", b"\x1f\x8b": "a gzip file", b"%PDF": "a PDF file", b"\x89PNG": "a picture"}

@@ -28,12 +28,7 @@ OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolera
 
 NO_RULES: Mapping[str, float] = {"status_ttl": 0.05}
 #: Times are short, so that a test lasts for seconds; on a slow machine, the rules only hold less back.
-RULES: Mapping[str, float] = {
-    "status_ttl": 60.0,
-    "window_seconds": 0.02,
-    "min_present": 2,
-    "min_turn_interval": 0.05,
-}
+RULES: Mapping[str, float] = {"status_ttl": 60.0, "window_seconds": 0.02, "min_present": 2, "min_turn_interval": 0.05}
 
 
 def play(path: str, turns: int, log: int | None = None) -> Scheduler:

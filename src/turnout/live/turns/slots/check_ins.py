@@ -51,12 +51,8 @@ class CheckIns:
         self.ttl, self._slots = ttl, slots
         self._statuses: dict[str, tuple[Any, float]] = {}  # with the end of the visit, the earliest end first
         # By row, in seconds of the monotonic clock: the end and the beginning of the visit, the next and the last
-        # check-in.
-        self._end: FloatArray = np.empty(0)
-        self._begun: FloatArray = np.empty(0)
-        self._due: FloatArray = np.empty(0)
-        self._last: FloatArray = np.empty(0)
-        self._interval: FloatArray = np.empty(0)  # the mean seconds between check-ins; 0 if unknown
+        # check-in; and the mean seconds between check-ins, 0 if unknown. `add` replaces them by longer arrays.
+        self._end = self._begun = self._due = self._last = self._interval = np.empty(0)
         # The clients that wait, and when each of them is due, the earliest first; among them are times of the past.
         self._expected: set[int] = set()
         self._due_times: list[tuple[float, int]] = []

@@ -183,13 +183,8 @@ class SlotFleet(Fleet):
             raise StateError(f"the saved state has {len(self.given)} times of turns, but {len(ids)} ids were given")
         self.running = RunningTurns(len(ids))
         self.running.restore(subset(state, "running"))
-        contexts = dict(
-            zip(
-                saved_value(state, "running_turns.decisions").tolist(),
-                saved_value(state, "running_turns.contexts"),
-                strict=True,
-            )
-        )
+        decisions, stored = (saved_value(state, f"running_turns.{name}") for name in ("decisions", "contexts"))
+        contexts = dict(zip(decisions.tolist(), stored, strict=True))
         started = {self.running.decision_of(row): row for row in self.running.rows.tolist()}
         if contexts.keys() != started.keys():
             raise StateError("the saved state has other contexts than running turns")
@@ -213,15 +208,9 @@ class SlotFleet(Fleet):
         """
         rows, kinds, contexts = np.array([row]), np.array([kind]), context[None]
         seconds, losses = ended.seconds[own], ended.losses[own]
-        report = RoundReport(
-            decision,
-            rows,
-            contexts,
-            seconds,
-            outcomes=OUTCOME_OF_KIND[kinds],
-            losses=None if np.isnan(losses).all() else losses,
-            signals={name: values[own] for name, values in ended.signals.items()},
-        )
+        reported: dict[str, Any] = {"losses": None if np.isnan(losses).all() else losses}
+        reported["signals"] = {name: values[own] for name, values in ended.signals.items()}
+        report = RoundReport(decision, rows, contexts, seconds, outcomes=OUTCOME_OF_KIND[kinds], **reported)
         predicted = self._predict(rows, kinds, contexts)  # typical times are learned under any policy
         self.policy.tell_finished(report)
         self.running.finish(row)
