@@ -177,11 +177,6 @@ class FittedWorld(ColdStartWorld):
         shares: FloatArray = self.history.available.mean(axis=0)
         return shares
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """The assumptions of the fitted world, as sentences for reports."""
-        return ASSUMPTIONS
-
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients and their contexts, with expected times."""
         check_round(round)

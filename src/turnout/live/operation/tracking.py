@@ -9,7 +9,7 @@ from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.slots.filling import FillResult
 from turnout.live.turns.state import Fleet
 from turnout.tracking import GuardedTracker, RoundMeter
-from turnout.tracking.round_metrics import furthest_behind
+from turnout.tracking.trackers import furthest_behind
 
 
 def track_round(tracker: GuardedTracker, fleet: Fleet, record: RoundRecord) -> None:
