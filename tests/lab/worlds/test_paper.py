@@ -15,7 +15,7 @@ from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, play
-from turnout.lab.worlds.base import Availability, Draws, Quantity, make_availability
+from turnout.lab.worlds.distributions import Availability, Draws, Quantity, make_availability
 from turnout.policies.rbcsf.exploration import TheoreticalExploration
 from turnout.policies.small_fleet import SmallFleet
 
