@@ -28,12 +28,14 @@ TurnoutError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes milliseconds
     from pathlib import Path
+
+Known = TypeVar("Known")
 
 
 class TurnoutError(Exception):
@@ -203,3 +205,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def look_up(noun: str, name: str, known: Mapping[str, Known]) -> Known:
+    """Returns what has this name; raises SettingError, with all known names, if nothing has."""
+    if name not in known:
+        raise SettingError(f"unknown {noun} {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
+    return known[name]

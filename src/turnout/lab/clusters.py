@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self
 
 from turnout.closing import Closable
-from turnout.errors import ClusterError, SettingError, TurnoutError, first_line, suggestion
+from turnout.errors import ClusterError, SettingError, TurnoutError, first_line, look_up
 from turnout.kernel.arrays import as_count
 from turnout.kernel.backend import available_cores
 from turnout.lab.runs.sweep import MAX_REPEATS, Executor, JoblibExecutor, Result, Task, ignored_interrupts
@@ -290,10 +290,7 @@ def connect(
         address: The address of a running cluster: "auto" or HOST:PORT; None starts one on this machine.
         workers: The number of processes on this machine, by default one per core.
     """
-    if backend not in BACKENDS:
-        raise SettingError(
-            f"unknown backend {backend!r}{suggestion(backend, BACKENDS)}; there are {', '.join(BACKENDS)}"
-        )
+    look_up("backend", backend, BACKENDS)
     if backend == "ray":
         return RayCluster(address, workers=workers)
     if backend == "dask":

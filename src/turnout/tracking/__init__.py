@@ -3,7 +3,6 @@
 Everything in `__all__` is public; the modules of this package are private.
 """
 
-from turnout.tracking.round_metrics import RoundMeter
-from turnout.tracking.trackers import GuardedTracker, Tracker, open_tracker
+from turnout.tracking.trackers import GuardedTracker, RoundMeter, Tracker, open_tracker
 
 __all__ = ["GuardedTracker", "RoundMeter", "Tracker", "open_tracker"]

@@ -21,8 +21,15 @@ from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
-from turnout.lab.studies.framework.experiment import Findings, Result, Runs, plans_of, verdict_summary, write_results
-from turnout.lab.studies.framework.report import render_report
+from turnout.lab.studies.framework.experiment import (
+    Findings,
+    Result,
+    Runs,
+    plans_of,
+    render_report,
+    verdict_summary,
+    write_results,
+)
 from turnout.lab.studies.paper.comparison import (
     FAIR_PACE,
     LABELS,

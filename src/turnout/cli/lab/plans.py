@@ -22,16 +22,6 @@ from turnout.storage.files.identify import not_a
 MAX_CONFIG_BYTES = 1 << 22
 #: The largest number of seeds in a configuration file.
 MAX_SEEDS = 100_000
-PoliciesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
-        "own, my.module:MyPolicy. turnout policies lists them."
-    ),
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
-]
 WorldOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,14 +29,6 @@ WorldOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of the world, such as clients=100, or its name: name=traces, name=my.module:MyWorld. "
         "Repeatable; turnout worlds lists them.",
-    ),
-]
-ConcurrencyOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
-        "number of turns.",
     ),
 ]
 BackendOption = Annotated[
@@ -59,7 +41,6 @@ AddressOption = Annotated[
         help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
     ),
 ]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
 
 
 def contenders(

@@ -13,17 +13,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, measure
-from turnout.cli.lab.plans import (
-    AddressOption,
-    BackendOption,
-    ConcurrencyOption,
-    ConfigOption,
-    PoliciesArgument,
-    RoundsOption,
-    WorldOption,
-    contenders,
-    read_config,
-)
+from turnout.cli.lab.plans import AddressOption, BackendOption, WorldOption, contenders, read_config
 from turnout.cli.lab.playing import Machines, TrackOption, Tracks, played
 from turnout.cli.options import DeviceOption, JsonOption, SettingOption, StoreOption, WorkersOption, print_json, say
 from turnout.cli.tables import print_table
@@ -35,20 +25,32 @@ from turnout.lab.analysis.metrics import JudgedPromise, first_promise, judged_to
 from turnout.lab.analysis.promise import turns_behind
 from turnout.lab.analysis.statistics import UNIT_RANGE, LearningCurve, format_interval
 from turnout.lab.columns import RoundColumns, as_csv, write_text
-from turnout.lab.drawing.figures import (
-    accuracy_table,
-    behind_table,
-    draw_accuracy,
-    draw_behind,
-    draw_overview,
-    overview_tables,
-)
+from turnout.lab.drawing import figures
 from turnout.lab.drawing.style import save
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import run_id
 from turnout.lab.worlds.registry import OUR_WORLDS
 
+PoliciesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
+        "own, my.module:MyPolicy. turnout policies lists them."
+    ),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
+]
+ConcurrencyOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
+        "number of turns.",
+    ),
+]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
 BaselineOption = Annotated[str | None, typer.Option(help="Policy to compare with; by default random, or the first.")]
 PromiseOption = Annotated[
     float | None,
@@ -166,20 +168,20 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
     write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
     names = list(runs)
     if comparison.concurrency is None:
-        times, shares = overview_tables(runs)
+        times, shares = figures.overview_tables(runs)
         write_text(folder / "training-time.csv", as_csv(times))
         write_text(folder / "shares.csv", as_csv(shares))
-        save(draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
+        save(figures.draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
     promise = comparison.promise
     guarantee = Guarantee(promise.number, accrual=promise.accrual, counts=promise.counts, allow_infeasible=True)
-    behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
+    behind = figures.behind_table({name: [turns_behind(run, guarantee) for run in own] for name, own in runs.items()})
     write_text(folder / "behind.csv", as_csv(behind))
     tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
-    save(draw_behind(behind, tolerances, TimeUnit.of(comparison.concurrency)), folder, "behind")
+    save(figures.draw_behind(behind, tolerances, TimeUnit.of(comparison.concurrency)), folder, "behind")
     if comparison.trains:
-        accuracies = accuracy_table({name: [LearningCurve.of(columns) for columns in runs[name]] for name in names})
-        write_text(folder / "accuracy.csv", as_csv(accuracies))
-        save(draw_accuracy(names, accuracies, comparison.target), folder, "accuracy")
+        curves = figures.accuracy_table({name: [LearningCurve.of(run) for run in own] for name, own in runs.items()})
+        write_text(folder / "accuracy.csv", as_csv(curves))
+        save(figures.draw_accuracy(names, curves, comparison.target), folder, "accuracy")
 
 
 def _title(comparison: Comparison) -> str:

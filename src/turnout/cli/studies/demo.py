@@ -124,7 +124,7 @@ def _with_intervals(comparison: Comparison) -> list[list[str]]:
 
 
 def _write_report(path: Path, results: Any, comparison: Comparison, oracles: Set[str]) -> None:
-    from turnout.lab.studies.framework.report import JudgedPolicy, conclude, render_report
+    from turnout.lab.studies.framework.experiment import JudgedPolicy, conclude, render_report
 
     seeds, rounds = comparison.seeds, comparison.rounds
     figures = [

@@ -243,19 +243,10 @@ def judged_tolerance(guarantee: Guarantee | None, tolerance: float | None) -> To
     return DEFAULT_TOLERANCE if guarantee is None else guarantee.tolerance
 
 
-def guarantee_of_run(info: RunInfo) -> Guarantee | None:
-    """Returns what the policy of a stored run guarantees; None if it guarantees nothing.
-
-    Raises:
-        PluginError: If the package of the policy is missing.
-    """
-    return guarantee_of_plan(info.plan, info.clients)
-
-
 def known_guarantee(info: RunInfo) -> Guarantee | None:
     """Returns what a run guarantees; None if it guarantees nothing, or its policy cannot be built here."""
     try:
-        return guarantee_of_run(info)
+        return guarantee_of_plan(info.plan, info.clients)
     except (TurnoutError, LookupError, TypeError, ValueError):
         return None
 
@@ -266,7 +257,11 @@ def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
 
 
 def guarantee_of_plan(plan: Mapping[str, Any], clients: int) -> Guarantee | None:
-    """Returns what the policy of a plan guarantees to this number of clients; None if it guarantees nothing."""
+    """Returns what the policy of a plan guarantees to this number of clients; None if it guarantees nothing.
+
+    Raises:
+        PluginError: If the package of the policy is missing.
+    """
     name, settings = str(plan.get("policy")), plan.get("settings") or {}
     if plan.get("concurrency") is not None:
         settings = with_defaults(name, settings, slot_defaults(clients))

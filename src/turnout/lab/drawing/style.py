@@ -26,11 +26,6 @@ else:
     Axes = Figure = Any  # for annotations; matplotlib is imported when a figure is drawn
 
 
-def title_of(drawn: Figure) -> str:
-    """Returns the titles of all panels, each once."""
-    return "; ".join(dict.fromkeys(filter(None, map(_heading, drawn.axes))))
-
-
 def description_of(drawn: Figure) -> str:
     """Returns for each panel its axes, and the last value of each labelled line or the place of each labelled point."""
     shared = {axes: _shared_label(drawn, axes) for axes in drawn.axes}
@@ -211,7 +206,8 @@ def as_svg(drawn: Figure) -> str:
         drawn.savefig(text, format="svg", metadata={"Date": None})
     head, opening, body = text.getvalue().partition("<svg ")
     attributes, end, content = body.partition(">")
-    words = f"<title>{escape(title_of(drawn))}</title>\n <desc>{escape(description_of(drawn))}</desc>"
+    title = "; ".join(dict.fromkeys(filter(None, map(_heading, drawn.axes))))
+    words = f"<title>{escape(title)}</title>\n <desc>{escape(description_of(drawn))}</desc>"
     return f'{head}{opening}role="img" {attributes}{end}\n {words}{content}'
 
 
@@ -307,7 +303,7 @@ def _best(
             offset = (right * (distance + width / 2), up * (distance + height / 2))
             x, y = point[0] + offset[0], point[1] + offset[1]
             box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-            covered = sum(_overlap(box, other) for other in taken) + _outside(box, limits)
+            covered = sum(_overlap(box, other) for other in taken) + width * height - _overlap(box, limits)
             inside = (lines > (box[0], box[1])).all(axis=1) & (lines < (box[2], box[3])).all(axis=1)
             covered += float(inside.sum())
             if best is None or covered < best[0] - 1e-9:
@@ -334,11 +330,6 @@ def _overlap(one: Box, other: Box) -> float:
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return max(width, 0.0) * max(height, 0.0)
-
-
-def _outside(box: Box, limits: Box) -> float:
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    return area - _overlap(box, limits)
 
 
 def _edge(offset: tuple[float, float], width: float, height: float) -> tuple[float, float]:

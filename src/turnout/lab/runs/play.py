@@ -180,7 +180,8 @@ class SlotRun:
 
     def restore(self, state: Mapping[str, Any], done: int) -> None:
         """Restores what `state` returned after `done` records, in a run that was built with the same settings."""
-        running_turns, waiting = (self._unpacked(saved_value(state, key)) for key in ("running_turns", "waiting"))
+        packed = (np.asarray(saved_value(state, key), dtype=np.uint8) for key in ("running_turns", "waiting"))
+        running_turns, waiting = (list(RoundColumns.from_bytes(data.tobytes()).records()) for data in packed)
         counts = {key: as_count(key, int(saved_value(state, key)), StateError, least=0) for key in COUNTS}
         now = as_number("now", saved_value(state, "now"), StateError, least=0)
         if counts["next"] != done + 1:
@@ -291,7 +292,3 @@ class SlotRun:
     def _packed(self, records: Iterable[RoundRecord]) -> npt.NDArray[np.uint8]:
         in_order = sorted(records, key=lambda record: record.round)
         return np.frombuffer(RoundColumns.from_records(in_order, clients=self.policy.clients).to_bytes(), np.uint8)
-
-    def _unpacked(self, packed: npt.ArrayLike) -> list[RoundRecord]:
-        columns = RoundColumns.from_bytes(np.asarray(packed, dtype=np.uint8).tobytes())
-        return list(columns.records())

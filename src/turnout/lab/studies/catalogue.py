@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import look_up
 from turnout.lab.studies.framework.experiment import Experiment
 from turnout.lab.studies.pace import PriceOfFairness, TimeToAccuracy
 from turnout.lab.studies.paper.accuracy import AccuracyRounds, AccuracyTime
@@ -37,8 +37,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 def find_experiments(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
     """Returns one experiment, or all of a group; `datasets` replace their default datasets."""
-    if name not in EXPERIMENTS and name not in GROUPS:
-        known = [*EXPERIMENTS, *GROUPS]
-        raise SettingError(f"unknown experiment {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
+    look_up("experiment", name, {**EXPERIMENTS, **GROUPS})
     experiments = [EXPERIMENTS[member] for member in GROUPS.get(name, (name,))]
     return [experiment.on(datasets) for experiment in experiments] if datasets else experiments

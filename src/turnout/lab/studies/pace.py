@@ -19,7 +19,7 @@ from turnout.lab.studies.framework.experiment import Contenders, Findings, Runs
 from turnout.lab.studies.paper.accuracy import AccuracyExperiment, settings_table
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
-from turnout.lab.studies.paper.panels import Panel, PanelCurves, summary_table, target_of
+from turnout.lab.studies.paper.panels import Curves, Panel, summary_table, target_of
 
 #: The targets as shares of random's final accuracy, by the end of the names of their columns.
 LEVELS: Mapping[str, float] = {"80": 0.8, "90": 0.9, "95": 0.95}
@@ -89,7 +89,7 @@ class PaceExperiment(AccuracyExperiment):
         )
 
 
-def as_accurate_claim(label: str, curves: PanelCurves, reference: str) -> Claim:
+def as_accurate_claim(label: str, curves: Curves, reference: str) -> Claim:
     """Returns the claim that the final accuracy of a contender is not noticeably below that of the reference."""
     own, other = (final_accuracies(name, curves[name]).values for name in (label, reference))
     return above(
@@ -141,7 +141,7 @@ class PriceOfFairness(PaceExperiment):
     gammas = (0.1, 1)
     by_class = (0.1,)
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about the cost of a larger rate, and about the ends of the scale."""
         target = target_of(curves, self.reference, HIGHEST)
         late = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
@@ -182,10 +182,8 @@ class PriceOfFairness(PaceExperiment):
                         rows = rows_of_panel(table, panel)
                         own = rows["contender"] != self.reference
                         means, bands = (rows[name].astype(np.float64) for name in (measure, f"{measure}_band"))
-                        rates = rows["judged_rate"][own].astype(np.float64)
-                        curve(
-                            axes, panel.split, rates, means[own], np.nan_to_num(bands[own]), style=style, limits=limits
-                        )
+                        rates, error = rows["judged_rate"][own].astype(np.float64), np.nan_to_num(bands[own])
+                        curve(axes, panel.split, rates, means[own], error, style=style, limits=limits)
                         axes.axhline(float(means[~own][0]), color=style.colour, linestyle=":", linewidth=1)
                     axes.set(title=task.dataset, ylabel=label)
             for axes in grid[-1]:
@@ -256,7 +254,7 @@ class TimeToAccuracy(PaceExperiment):
         """Returns the number of seeds of a contender if the others have `seeds`."""
         return min(seeds, FEW_SEEDS) if label in ONLY_IN else seeds
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about the time to the highest target, about final accuracies and about the whole time."""
         compared = {label: seeds for label, seeds in curves.items() if label not in ONLY_IN}
         target = target_of(curves, self.reference, HIGHEST)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import DatasetError, SettingError, suggestion
+from turnout.errors import DatasetError, SettingError, look_up
 from turnout.storage.encoding.limits import gunzip, read_file, too_large
 from turnout.storage.files.system import atomic_write
 
@@ -282,9 +282,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
 
 def find_source(name: str) -> DatasetSource:
     """Returns the description of a dataset."""
-    if name not in SOURCES:
-        raise SettingError(f"unknown dataset {name!r}{suggestion(name, SOURCES)}; there are {', '.join(SOURCES)}")
-    return SOURCES[name]
+    return look_up("dataset", name, SOURCES)
 
 
 def read_idx(content: bytes) -> ByteArray:
@@ -318,13 +316,9 @@ def _parse_digits(_: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArr
 
 
 def _parse_fashion_mnist(contents: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:
-    arrays = {name: read_idx(content) for name, content in contents.items()}
-    return (
-        arrays["train-images-idx3-ubyte"][..., None],
-        arrays["train-labels-idx1-ubyte"],
-        arrays["t10k-images-idx3-ubyte"][..., None],
-        arrays["t10k-labels-idx1-ubyte"],
-    )
+    """The contents are in the order of the files: images and labels for training, then those for testing."""
+    train_images, train_labels, test_images, test_labels = map(read_idx, contents.values())
+    return train_images[..., None], train_labels, test_images[..., None], test_labels
 
 
 def _parse_cifar10(contents: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:

@@ -10,7 +10,8 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.arrays import MAX_CLIENTS, FloatArray, as_count, as_number, read_only
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.worlds.base import ColdStartWorld, Draws, Quantity, check_choice, check_round, make_availability
+from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
+from turnout.lab.worlds.distributions import Draws, Quantity, make_availability
 
 #: Training seconds with one free core, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
@@ -30,12 +31,12 @@ class PaperWorld(ColdStartWorld):
         snr_log: The base of the logarithm in log(1 + SNR), "2" or "e".
         cold_start: "absent": a client needs a cold start unless it trained in the previous round. "participants": only
             a client that trained in the previous round needs one, as the paper literally states.
-        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.base.Quantity.
+        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.distributions.Quantity.
         bandwidth: The distribution of the bandwidth, in the unit of `model_size` per second; see
-            turnout.lab.worlds.base.Quantity.
+            turnout.lab.worlds.distributions.Quantity.
         model_size: The size of the model, in any unit.
         availability: A probability, one per client, or a mapping; see
-            turnout.lab.worlds.base.make_availability.
+            turnout.lab.worlds.distributions.make_availability.
         noise: "paper": uniform within ± the expected time; "none"; or "lognormal" with `noise_spread`.
         noise_spread: The standard deviation of the logarithm of log-normal noise.
     """

@@ -12,7 +12,8 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
 from turnout.lab.columns import LATE_COLUMNS, RoundColumns
-from turnout.lab.worlds.base import ColdStartWorld, Draws, check_round
+from turnout.lab.worlds.base import ColdStartWorld, check_round
+from turnout.lab.worlds.distributions import Draws
 
 RIDGE = 1.0
 MIN_OWN_TURNS = 5  # a client with fewer turns is resampled from the turns of the whole fleet
@@ -176,11 +177,6 @@ class FittedWorld(ColdStartWorld):
         """The share of the recorded rounds in which each client was available, (N,)."""
         shares: FloatArray = self.history.available.mean(axis=0)
         return shares
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """The assumptions of the fitted world, as sentences for reports."""
-        return ASSUMPTIONS
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients and their contexts, with expected times."""

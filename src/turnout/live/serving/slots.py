@@ -246,7 +246,7 @@ class SlotServer(TurnServer):
 
 def _track(tracker: GuardedTracker, fleet: Fleet, filled: filling.FillResult) -> None:
     """Logs what a call of `fill` has changed; the step is the newest decision."""
-    from turnout.tracking.round_metrics import furthest_behind
+    from turnout.tracking.trackers import furthest_behind
 
     ended = filled.event.ended
     if not len(ended) and not filled.running_turns:

@@ -19,7 +19,7 @@ from turnout.lab.studies.framework.claims import (
     highest,
     lowest,
 )
-from turnout.lab.studies.framework.report import JudgedPolicy, conclude
+from turnout.lab.studies.framework.experiment import JudgedPolicy, conclude
 
 
 def group(label: str, *values: float) -> Group:

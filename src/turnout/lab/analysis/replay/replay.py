@@ -284,10 +284,8 @@ def _compare(
     for index, name in enumerate(names):
         values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
-        now = float(values[0] if sure else values.mean())
-        figures.append(
-            ReplayFigure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure)
-        )
+        now, half_width = (values[0], 0.0) if sure else (values.mean(), prediction_half_width(values))
+        figures.append(ReplayFigure(name, before.figures[name], float(now), half_width, sure))
     worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
     return ReplayResult(
         policy=policy,

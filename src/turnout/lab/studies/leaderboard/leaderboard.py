@@ -21,8 +21,7 @@ from turnout.lab.analysis.promise import shortfalls, with_outcome
 from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import LearningCurve, with_bands
 from turnout.lab.columns import RoundColumns, Table, as_columns, as_csv, write_text
-from turnout.lab.drawing import style as drawing
-from turnout.lab.drawing.style import Figure
+from turnout.lab.drawing.style import Figure, as_svg
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import all_above
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
@@ -131,11 +130,7 @@ class Leaderboard(Experiment):
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite
-
-    @property
-    def table(self) -> str:
-        """The name of the table."""
-        return "leaderboard" if self.suite.slots is None else "slots"
+        self.table = "leaderboard" if suite.slots is None else "slots"  # the name of the table
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Returns the plans of every contender in the suite's world; `rounds` may be a number of turns."""
@@ -281,7 +276,7 @@ def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str,
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written.append(write_text(folder / f"{board.table}.json", text))
     for name, drawn in draw_board(board.suite, findings.tables[board.table]).items():
-        written.append(write_text(folder / f"{name}.svg", drawing.as_svg(drawn)))
+        written.append(write_text(folder / f"{name}.svg", as_svg(drawn)))
     return written
 
 

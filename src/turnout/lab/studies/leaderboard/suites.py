@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import SettingError, look_up
 from turnout.kernel.certificate import Accrual
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.leaderboard.contenders import (
@@ -234,6 +234,4 @@ SUITES: Mapping[str, Suite] = {
 
 def find_suite(name: str) -> Suite:
     """Returns a suite by name."""
-    if name not in SUITES:
-        raise SettingError(f"unknown suite {name!r}{suggestion(name, SUITES)}; there are {', '.join(SUITES)}")
-    return SUITES[name]
+    return look_up("suite", name, SUITES)

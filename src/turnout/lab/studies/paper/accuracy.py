@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import look_up
 from turnout.lab.analysis.statistics import Clock, LearningCurve
 from turnout.lab.columns import Table
 from turnout.lab.drawing.style import Figure
@@ -21,8 +21,8 @@ from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_
 from turnout.lab.studies.paper.panels import (
     HIGH,
     LOW,
+    Curves,
     Panel,
-    PanelCurves,
     curves_table,
     draw_panels,
     summary_table,
@@ -64,10 +64,7 @@ PARTS = 10
 
 def find_tasks(datasets: Sequence[str]) -> tuple[Task, ...]:
     """Returns the tasks of these datasets, without repetitions."""
-    for name in datasets:
-        if name not in TASKS:
-            raise SettingError(f"unknown dataset {name!r}{suggestion(name, TASKS)}; there are {', '.join(TASKS)}")
-    return tuple(TASKS[name] for name in dict.fromkeys(datasets))
+    return tuple(look_up("dataset", name, TASKS) for name in dict.fromkeys(datasets))
 
 
 class AccuracyExperiment(Experiment):
@@ -119,7 +116,7 @@ class AccuracyExperiment(Experiment):
         """Returns the number of seeds of a contender if the others have `seeds`."""
         return seeds
 
-    def curves_of(self, runs: Runs) -> dict[Panel, PanelCurves]:
+    def curves_of(self, runs: Runs) -> dict[Panel, Curves]:
         """Returns the learning curves of all panels."""
         return {
             panel: {
@@ -139,7 +136,7 @@ class AccuracyExperiment(Experiment):
         }
         return Findings(self.claims(curves), tables)
 
-    def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
+    def claims(self, curves: Mapping[Panel, Curves]) -> list[Claim]:
         """Returns the claims of all panels."""
         return [claim for panel in curves for claim in about(panel.name, self.panel_claims(panel, curves[panel]))]
 
@@ -148,7 +145,7 @@ class AccuracyExperiment(Experiment):
         return plain + [Panel(task.dataset, gamma, by_class=True) for gamma in self.by_class]
 
     @abstractmethod
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:
         """Returns the claims of one panel, without its name."""
 
     def draw(self, findings: Findings) -> Figure:
@@ -167,7 +164,7 @@ class AccuracyRounds(AccuracyExperiment):
     )
     seeds = 5
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about final accuracies and about rounds to the target."""
         final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
         target = target_of(curves, self.reference, HIGH)
@@ -208,7 +205,7 @@ class AccuracyTime(AccuracyExperiment):
     seeds = 5
     clock = "minutes"
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:
         """Returns claims about the time to the targets, and about accuracy over time at two weights."""
         low, high = (target_of(curves, self.reference, share) for share in (LOW, HIGH))
         early = {label: time_to_target(label, seeds, low, "minutes") for label, seeds in curves.items()}
@@ -248,7 +245,7 @@ def settings_table(tasks: Sequence[Task]) -> Table:
     return dict(zip(("dataset", "setting", "value"), zip(*rows, strict=True), strict=True))
 
 
-def _random_worst_claim(curves: PanelCurves, reference: str) -> Claim:
+def _random_worst_claim(curves: Curves, reference: str) -> Claim:
     """Returns the claim that random reaches every target later than every other policy."""
     pairs: list[tuple[Group, Group]] = []
     numbers: dict[str, str] = {}
@@ -265,7 +262,7 @@ def _random_worst_claim(curves: PanelCurves, reference: str) -> Claim:
     return Claim("random worst at every target", statement, all_greater(pairs), numbers)
 
 
-def _whole_process_claim(curves: PanelCurves) -> Claim:
+def _whole_process_claim(curves: Curves) -> Claim:
     """Returns the claim that weight 20 is better than 50 in each part of the common time span."""
     better, worse = weight_label(20), weight_label(50)
     spans = _common_spans(curves, [better, worse])
@@ -289,7 +286,7 @@ def _whole_process_claim(curves: PanelCurves) -> Claim:
     )
 
 
-def _means_over_common_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:
+def _means_over_common_time(curves: Curves, labels: Sequence[str]) -> list[Group]:
     """Returns the mean accuracy of each contender over the time span that all of them cover, by seed."""
     spans = _common_spans(curves, labels)
     return [
@@ -298,6 +295,6 @@ def _means_over_common_time(curves: PanelCurves, labels: Sequence[str]) -> list[
     ]
 
 
-def _common_spans(curves: PanelCurves, labels: Sequence[str]) -> list[float]:
+def _common_spans(curves: Curves, labels: Sequence[str]) -> list[float]:
     """Returns the minutes that all these contenders cover, by seed."""
     return [min(curve.duration for curve in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]

@@ -12,7 +12,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.lab.studies.framework.claims import Claim, Group, about, above, all_above, ascending
 from turnout.lab.studies.paper.accuracy import GAMMAS, AccuracyExperiment
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
-from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
+from turnout.lab.studies.paper.panels import HIGH, Curves, Panel, target_of
 
 CONCENTRATIONS = (0.1, 1, 10)
 EVEN = "even"
@@ -49,7 +49,7 @@ class FairnessImpact(AccuracyExperiment):
     summary = "fairness-impact-summary"
     contenders = FROM_UNFAIR_TO_FAIR
 
-    def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
+    def claims(self, curves: Mapping[Panel, Curves]) -> list[Claim]:
         """Returns the claims of each panel, of each dataset, and of both image datasets together."""
         datasets = [task.dataset for task in self.tasks]
         claims = super().claims(curves)
@@ -62,7 +62,7 @@ class FairnessImpact(AccuracyExperiment):
             claims.append(_dataset_claim(curves))
         return claims
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
+    def panel_claims(self, panel: Panel, curves: Curves) -> list[Claim]:  # noqa: ARG002
         """Returns the claim that fairer selection gives a higher final accuracy."""
         return [
             ascending(
@@ -73,7 +73,7 @@ class FairnessImpact(AccuracyExperiment):
         ]
 
 
-def _gamma_claims(even: PanelCurves) -> list[Claim]:
+def _gamma_claims(even: Curves) -> list[Claim]:
     """Returns claims about even selection with increasingly unequal class proportions."""
     target = min(target_of(even, split, HIGH) for split in even)
     return [
@@ -111,7 +111,7 @@ def _interaction_claim(gains: Mapping[str, FloatArray]) -> Claim:
     )
 
 
-def _dataset_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
+def _dataset_claim(curves: Mapping[Panel, Curves]) -> Claim:
     excess = [
         Group(
             Panel("", gamma).split,
@@ -129,6 +129,6 @@ def _dataset_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
     )
 
 
-def _gain(curves: PanelCurves) -> FloatArray:
+def _gain(curves: Curves) -> FloatArray:
     unfair = concentration_label(CONCENTRATIONS[0])
     return final_accuracies(EVEN, curves[EVEN]).values - final_accuracies(unfair, curves[unfair]).values

@@ -60,15 +60,15 @@ class Panel:
 
 
 #: The learning curves of each contender, one per seed.
-PanelCurves = Mapping[str, Sequence[LearningCurve]]
+Curves = Mapping[str, Sequence[LearningCurve]]
 
 
-def target_of(curves: PanelCurves, reference: str, share: float) -> float:
+def target_of(curves: Curves, reference: str, share: float) -> float:
     """Returns a share of the mean final accuracy of the reference."""
     return share * float(final_accuracies(reference, curves[reference]).values.mean())
 
 
-def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
+def curves_table(panels: Mapping[Panel, Curves], clock: Clock) -> Table:
     """Returns mean and half-width of every curve, up to the end of its shortest run."""
     times = _times([seeds for curves in panels.values() for seeds in curves.values()], clock)
     curves = {
@@ -79,7 +79,7 @@ def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
     return {name: column.round(6) for name, column in mean_curves(curves, clock, at=times).items()}
 
 
-def summary_table(panels: Mapping[Panel, PanelCurves], reference: str, levels: Mapping[str, float] = LEVELS) -> Table:
+def summary_table(panels: Mapping[Panel, Curves], reference: str, levels: Mapping[str, float] = LEVELS) -> Table:
     """Returns final accuracies, and rounds and minutes to targets.
 
     Args:
@@ -99,9 +99,7 @@ def _times(contenders: Sequence[Sequence[LearningCurve]], clock: Clock) -> Float
     return STEP_MINUTES * np.arange(1.0, max(int(longest / STEP_MINUTES), 1) + 1)
 
 
-def _summary(
-    panel: Panel, label: str, curves: PanelCurves, reference: str, levels: Mapping[str, float]
-) -> dict[str, Any]:
+def _summary(panel: Panel, label: str, curves: Curves, reference: str, levels: Mapping[str, float]) -> dict[str, Any]:
     seeds = curves[label]
     row: dict[str, Any] = {"dataset": panel.dataset, "gamma": panel.column, "contender": label}
     row |= {"seeds": len(seeds), "rounds": seeds[0].length}

@@ -51,9 +51,8 @@ class Stability(Experiment):
     def findings(self, runs: Runs) -> Findings:
         """Measures the queues by round."""
         queues = {label: runs.curves(label, _queues) for label in runs.labels}
-        return Findings(
-            stability_claims(queues), {"stability": _table(queues), "stability-horizons": _horizons(queues)}
-        )
+        tables = {"stability": _table(queues), "stability-horizons": _horizons(queues)}
+        return Findings(stability_claims(queues), tables)
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the longest queue divided by rounds, and the norm of the queues with the bound of the proof."""

@@ -129,12 +129,8 @@ def second_half_mean(columns: RoundColumns) -> float:
 
 def _regrets(runs: Runs, label: str, reference: Group) -> FloatArray:
     """Returns one regret curve per seed, each relative to the reference of the same seed."""
-    return np.stack(
-        [
-            regret(columns.durations, np.full(len(columns.durations), best))
-            for columns, best in zip(runs.of(label), reference.values, strict=True)
-        ]
-    )
+    seeds = zip(runs.of(label), reference.values, strict=True)
+    return np.stack([regret(columns.durations, np.full(len(columns), best)) for columns, best in seeds])
 
 
 def _least_rate(columns: RoundColumns) -> FloatArray:
@@ -200,12 +196,9 @@ class Lemma(Experiment):
         """Measures coverage, the share of optimistic times above 0, the exploration needed, and round times."""
         measures: dict[str, dict[str, Group]] = {"coverage": {}, "informative": {}, "required": {}}
         for label in (*CONSTANTS, SCHEDULED):
-            rows = np.array(
-                [
-                    _measure(estimate_all(columns, PaperWorld(plan.seed)), _schedule(label))
-                    for columns, plan in zip(runs.of(label), runs.plans_of(label), strict=True)
-                ]
-            )
+            played = zip(runs.of(label), runs.plans_of(label), strict=True)
+            estimates = (estimate_all(columns, PaperWorld(plan.seed)) for columns, plan in played)
+            rows = np.array([_measure(each, _schedule(label)) for each in estimates])
             for column, measure in enumerate(measures):
                 measures[measure][label] = Group(label, rows[:, column])
         times = {label: runs.each(label, lambda columns: float(columns.durations.mean())) for label in runs.labels}

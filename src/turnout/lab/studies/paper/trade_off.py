@@ -118,14 +118,9 @@ def trade_off_claims(points: Mapping[str, FloatArray]) -> list[Claim]:
 
 def _points(columns: RoundColumns) -> FloatArray:
     """Returns (mean round time, least share) after a tenth of the rounds and after all rounds."""
-    total = len(columns.durations)
-    mask = columns.chosen_mask
-    return np.array(
-        [
-            (columns.durations[:rounds].mean(), mask[:rounds].sum(axis=0).min() / rounds)
-            for rounds in (max(total // 10, 1), total)
-        ]
-    )
+    seconds, chosen = columns.durations, columns.chosen_mask
+    lengths = (max(len(seconds) // 10, 1), len(seconds))
+    return np.array([(seconds[:rounds].mean(), chosen[:rounds].sum(axis=0).min() / rounds) for rounds in lengths])
 
 
 HORIZON_WEIGHTS = (0.5, 1, 2, 5, 20)
@@ -163,13 +158,11 @@ class HorizonStudy(Experiment):
         }
         behind = {label: runs.each(label, lambda columns: shortfalls(columns, RATE).at_end) for label in runs.labels}
         measures = {"mean_round": time, "least_share": share, "shortfall_at_end": behind}
-        table = as_columns(
-            [
-                {"contender": label, **with_bands({name: groups[label].values for name, groups in measures.items()})}
-                for label in runs.labels
-            ]
-        )
-        return Findings(horizon_claims(time, behind), {"horizon": table})
+        rows = [
+            {"contender": label, **with_bands({name: groups[label].values for name, groups in measures.items()})}
+            for label in runs.labels
+        ]
+        return Findings(horizon_claims(time, behind), {"horizon": as_columns(rows)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the paper's rule as a curve over its weights, and the runs with a horizon as points."""

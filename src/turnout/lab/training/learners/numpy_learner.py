@@ -81,9 +81,7 @@ class Network(Layout):
     def initial_weights(self, seed: int) -> FloatArray:
         """Returns the initialisation that is torch's default: uniform within ± 1/√inputs, for biases too."""
         rng = round_rng(seed, "initial weights", 0)
-        parts = [
-            rng.uniform(-1.0, 1.0, inputs * outputs + outputs) / np.sqrt(inputs) for inputs, outputs in self.matrices
-        ]
+        parts = [rng.uniform(-1.0, 1.0, (inputs + 1) * outputs) / np.sqrt(inputs) for inputs, outputs in self.matrices]
         return np.concatenate(parts)
 
 

@@ -104,9 +104,8 @@ class FusedBlock(torch.autograd.Function):
         """Computes the block, and saves the position of each maximum if there will be a backward pass."""
         from turnout.lab.training.learners import gpu_kernels
 
-        pooled, positions = gpu_kernels.convolve(
-            images, kernels, biases, KERNEL, with_positions=any(ctx.needs_input_grad)
-        )
+        is_trained = any(ctx.needs_input_grad)
+        pooled, positions = gpu_kernels.convolve(images, kernels, biases, KERNEL, with_positions=is_trained)
         ctx.save_for_backward(images, kernels, positions)
         return pooled
 

@@ -11,7 +11,8 @@ import numpy as np
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import MAX_TIME, FloatArray, IntArray, as_count, as_number, read_only, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.worlds.base import ColdStartWorld, Draws, Quantity, check_choice, check_round
+from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
+from turnout.lab.worlds.distributions import Draws, Quantity
 from turnout.lab.worlds.traces.data import LinkTrace, PresenceTimes, Throughput, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
 from turnout.lab.worlds.traces.population import ASSUMPTION, build_population, make_generator
@@ -52,7 +53,7 @@ class TraceWorld(ColdStartWorld):
             minutes; "recorded": series and availability share one clock.
         samples: The number of samples that a client trains on per round.
         model_size: The size of the model in megabits, for each direction.
-        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.base.Quantity.
+        free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.distributions.Quantity.
         cold_start: The additional seconds of a client that did not train in the previous round.
         noise_spread: The standard deviation of the logarithm of the computing time.
         deadline: The seconds after which a client is late; None waits for all clients.
