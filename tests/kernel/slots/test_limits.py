@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import SettingError
@@ -32,6 +32,7 @@ def test_a_server_at_full_speed_can_promise_less() -> None:
 
 
 @given(times=TIMES, slots=st.integers(1, 8))
+@example(times=[40.625, 0.25, 0.25, 0.25], slots=4)
 @settings(max_examples=30)
 def test_the_rates_satisfy_all_constraints_and_are_the_largest(times: list[float], slots: int) -> None:
     limits = slot_limits(times, slots)
@@ -55,6 +56,7 @@ def is_possible(times: np.ndarray, slots: int, rate: float) -> bool:
     if rate * len(times) > 1:
         return False
     paces = np.geomspace(slots / times[-1] / 2, slots / times[0] * 2, 4000)
+    paces = np.append(paces, (1 / times).sum())  # the only one if there are as many slots as clients
     least = rate * paces
     bounds = []
     for order in (times, times[::-1]):
