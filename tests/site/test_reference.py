@@ -115,7 +115,7 @@ def declared_by(module: str) -> list[str] | None:
     if module in ("turnout", "turnout.live", "turnout.lab"):
         return list(importlib.import_module(module).__all__)
     base = ROOT / "src" / module.replace(".", "/")
-    path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    path = package if (package := base / "__init__.py").exists() else base.with_suffix(".py")
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
