@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -326,8 +326,16 @@ class Certificate:
 
     def of(self, rows: IntArray) -> Certificate:
         """Returns the certificate of these clients alone, in this order."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: column[rows] for name, column in columns.items() if np.ndim(column)})
+        return replace(
+            self,
+            turns=self.turns[rows],
+            promised_units=self.promised_units[rows],
+            owed_units=self.owed_units[rows],
+            forfeited_units=self.forfeited_units[rows],
+            broken_since=None if self.broken_since is None else self.broken_since[rows],
+            retired=None if self.retired is None else self.retired[rows],
+            backed_off=None if self.backed_off is None else self.backed_off[rows],
+        )
 
     def _judged_rows(self) -> IntArray:
         return np.arange(len(self.turns)) if self.retired is None else np.flatnonzero(~self.retired)

@@ -109,8 +109,15 @@ class CohortProblem:
     def solve(self) -> SolvedCohort:
         """Returns the optimal cohort."""
         if not len(self.urgent):
-            terms = self.times, self.values, self.size, self.speed_weight, self.available
-            return cohort_of_times(*terms, floor=self.floor, order=self.order)
+            return cohort_of_times(
+                self.times,
+                self.values,
+                self.size,
+                self.speed_weight,
+                self.available,
+                floor=self.floor,
+                order=self.order,
+            )
         contested = self.contested()
         others = contested.solve() if contested.size else EMPTY_COHORT
         rows = np.sort(np.concatenate([self.first, others.rows]))

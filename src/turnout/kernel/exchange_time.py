@@ -149,7 +149,13 @@ class ExchangeTimeModel:
         """
         late = report.late_arrivals
         if late is not None:
-            self.correct(late.clients, late.contexts, late.deadlines, late.exchange_times, late.learned_since)
+            self.correct(
+                late.clients,
+                late.contexts,
+                late.deadlines,
+                late.exchange_times,
+                learned_since=late.learned_since,
+            )
         clients, contexts, times = report.clients, report.contexts, report.exchange_times
         if len(clients) and int(clients.max()) >= self.clients:
             raise ReportError(f"client {clients.max()} is unknown: there are {self.clients} clients")
@@ -165,6 +171,7 @@ class ExchangeTimeModel:
         contexts: npt.ArrayLike,
         learned: npt.ArrayLike,
         times: npt.ArrayLike,
+        *,
         learned_since: npt.ArrayLike | None = None,
     ) -> None:
         """Replaces the times that were learned for late clients by their true times, exactly: b += (tau − D)·c.

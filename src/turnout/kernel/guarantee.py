@@ -119,8 +119,15 @@ class Guarantee:
         """
         from turnout.kernel.pace.bounds import Circumstances, proved_bound  # which a scheduler does not need
 
-        terms: dict[str, Any] = {name: getattr(self, name) for name in ("tolerance", "accrual", "counts")}
-        return proved_bound(self.rate, clients, places, known=known or Circumstances(), **terms)
+        return proved_bound(
+            self.rate,
+            clients,
+            places,
+            tolerance=self.tolerance,
+            accrual=self.accrual,
+            counts=self.counts,
+            known=known or Circumstances(),
+        )
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""

@@ -33,7 +33,6 @@ TIMED_OUTCOMES = OUTCOMES[:2]
 #: The signal that every client may report without a declaration.
 LOSS = "loss"
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
-NOT_REPORTED = dict.fromkeys(("outcomes", "losses", "signals", "late_arrivals"))
 
 
 def round_seconds(exchange_times: FloatArray, waited_for: BoolArray | None = None) -> float:
@@ -282,8 +281,18 @@ class RoundReport(Value):
             exchange_times: The exchange times in seconds.
             available: The offer's availability mask.
         """
-        given = {"round": round, "clients": clients, "contexts": contexts, "exchange_times": exchange_times}
-        return cls._trusted(**given, available=available, metrics=NO_METRICS, **NOT_REPORTED)
+        return cls._trusted(
+            round=round,
+            clients=clients,
+            contexts=contexts,
+            exchange_times=exchange_times,
+            available=available,
+            outcomes=None,
+            losses=None,
+            signals=None,
+            metrics=NO_METRICS,
+            late_arrivals=None,
+        )
 
     def reported(self, signal: str) -> FloatArray | None:
         """Returns what each client reported under this name, NaN where it did not; "loss" stands for the losses."""

@@ -201,13 +201,30 @@ class RoundColumns:
 
     def _reports(self) -> Iterator[RoundReport]:
         metrics, signals = self._named_by_round("metrics"), self._named_by_round("signals")
-        outcomes = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]
-        columns = {name: getattr(self, name) for name in ("chosen", "contexts", "exchange_times", "available")}
-        columns |= {"outcomes": outcomes, "losses": self.losses}  # in the order of the arguments of a report
-        by_round = (self._by_round(name, column) for name, column in columns.items())
-        for round_, *values in zip(self.rounds.tolist(), *by_round, strict=True):
-            fields = [*values, _next_values(signals), _next_values(metrics), self.late.get(round_)]
-            yield RoundReport(round_, *fields)
+        outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]
+        columns = zip(
+            self.rounds.tolist(),
+            self._by_round("chosen", self.chosen),
+            self._by_round("contexts", self.contexts),
+            self._by_round("exchange_times", self.exchange_times),
+            self._by_round("available", self.available),
+            self._by_round("outcomes", outcome_names),
+            self._by_round("losses", self.losses),
+            strict=True,
+        )
+        for round_, clients, contexts, times, available, outcomes, losses in columns:
+            yield RoundReport(
+                round_,
+                clients,
+                contexts,
+                times,
+                available=available,
+                outcomes=outcomes,
+                losses=losses,
+                signals=_next_values(signals),
+                metrics=_next_values(metrics),
+                late_arrivals=self.late.get(round_),
+            )
 
     def _named_by_round(self, attribute: str) -> list[tuple[str, Iterator[Any]]]:
         columns = getattr(self, attribute)

@@ -260,9 +260,15 @@ def other_unavailable(offer: RoundOffer) -> RoundOffer:
 
 def reverse_report(report: RoundReport) -> RoundReport:
     """Returns a report with its clients in the opposite order."""
-    names = ("clients", "contexts", "exchange_times", "outcomes", "losses")
-    columns: Any = {name: values[::-1] for name in names if (values := getattr(report, name)) is not None}
-    return replace(report, **columns, signals={name: own[::-1] for name, own in (report.signals or {}).items()})
+    return replace(
+        report,
+        clients=report.clients[::-1],
+        contexts=report.contexts[::-1],
+        exchange_times=report.exchange_times[::-1],
+        outcomes=None if report.outcomes is None else report.outcomes[::-1],
+        losses=None if report.losses is None else report.losses[::-1],
+        signals={name: values[::-1] for name, values in (report.signals or {}).items()},
+    )
 
 
 def is_plain(value: Any) -> bool:

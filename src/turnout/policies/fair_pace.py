@@ -223,11 +223,16 @@ class FairPace(GuaranteedPolicy):
     def pace(self) -> Pace:
         """Returns how far each client is behind in the next round, and how far it may be."""
         rates, rounds, base = self.debts.accounts()
-        units = self.debts.units_per_turn
-        tolerance = float(self.tolerance * units)
+        tolerance = float(self.tolerance * self.debts.units_per_turn)
         margin: Any = rates if self._presence is None else rates * (1 + self._presence.longest_absence(rounds))
         return Pace(
-            rates, rounds, self.turns, units, allowed=tolerance - margin, least_allowed=tolerance / 2, base=base
+            rates=rates,
+            rounds=rounds,
+            turns=self.turns,
+            units_per_turn=self.debts.units_per_turn,
+            allowed=tolerance - margin,
+            least_allowed=tolerance / 2,
+            base=base,
         )
 
     def _learn_from(self, report: RoundReport) -> None:

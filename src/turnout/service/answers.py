@@ -25,16 +25,26 @@ def number(value: float | None) -> float | None:
 
 def turn_to_dict(turn: RunningTurn) -> dict[str, Any]:
     """Returns a turn that was given."""
-    times = {"deadline": number(turn.deadline), "selected_at": turn.selected_at, "deadline_at": turn.deadline_at}
-    reasons = {name: number(value) for name, value in turn.reasons.items()}
-    return {"id": turn.id, "client": turn.client, **times, "reasons": reasons}
+    return {
+        "id": turn.id,
+        "client": turn.client,
+        "deadline": number(turn.deadline),
+        "selected_at": turn.selected_at,
+        "deadline_at": turn.deadline_at,
+        "reasons": {name: number(value) for name, value in turn.reasons.items()},
+    }
 
 
 def open_round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
     """Returns an open round."""
-    deadline_at = moment_after(opened.opened, opened.deadline)
-    times = {"deadline": number(opened.deadline), "selected_at": opened.opened, "deadline_at": deadline_at}
-    return {"round": opened.round, "cohort": cohort, **times, "target_size": int(opened.target_size)}
+    return {
+        "round": opened.round,
+        "cohort": cohort,
+        "deadline": number(opened.deadline),
+        "selected_at": opened.opened,
+        "deadline_at": moment_after(opened.opened, opened.deadline),
+        "target_size": int(opened.target_size),
+    }
 
 
 def round_to_dict(scheduler: Scheduler, round: int, page: Page | None = None) -> dict[str, Any]:

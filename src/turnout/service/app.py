@@ -135,8 +135,14 @@ def make_app(
     The state of the application has `ending`, a threading.Event that ends all streams, and `refusals`, which counts the
     connections that its server refuses.
     """
-    own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(title="turnout", version=__version__, description=DESCRIPTION, **own)
+    app = FastAPI(
+        title="turnout",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     traffic, refusals = Traffic(), Refusals()
     app.state.fleets, app.state.ending, app.state.refusals = fleets, threading.Event(), refusals
     answer_error = ErrorAnswers(status_of, code_of=code_of, no_route=NO_ROUTE)
@@ -185,8 +191,15 @@ def make_app(
 
     app.add_middleware(ChangeDispatcher, changes=CHANGES.changes, answer_error=answer_error)
     limiter = RateLimiter(rates or Rates())
-    checks: dict[str, Any] = {"limits": limits, "bodies": bodies, "count_call": limiter.count}
-    app.add_middleware(CallGuard, access=access, public=PUBLIC, on_end=count, **checks)
+    app.add_middleware(
+        CallGuard,
+        access=access,
+        public=PUBLIC,
+        limits=limits,
+        on_end=count,
+        bodies=bodies,
+        count_call=limiter.count,
+    )
     if page is not None:
         app.add_middleware(PageBeside, page=page)
     make_schema = app.openapi

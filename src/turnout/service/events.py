@@ -186,8 +186,13 @@ class EventLog:
         if opened is None:
             return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "target_size": 0}
         arrived = sum(turn.kind == "arrived" for turn in scheduler.history(round=opened.round))
-        counts = {"arrived": arrived, "target_size": int(opened.target_size)}
-        return {"round": opened.round, "is_open": True, "ready": scheduler.ready, **counts}
+        return {
+            "round": opened.round,
+            "is_open": True,
+            "ready": scheduler.ready,
+            "arrived": arrived,
+            "target_size": int(opened.target_size),
+        }
 
     def close(self) -> None:
         """Closes the connection."""

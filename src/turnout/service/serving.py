@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -136,10 +135,19 @@ def log_skipped(location: Location, why: str) -> None:
 
 def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
     """Returns the HTTP server of an application."""
-    state, tls = app.state, {"certificate": options.certificate, "key": options.key}
-    endings = [state.ending.set, *(calls.held.end for calls in state.fleets.values())]
-    endings += [] if page is None else [page.end]
-    return Server(app, options.limits, endings, refusals=state.refusals, shutdown_seconds=SHUTDOWN_SECONDS, **tls)
+    return Server(
+        app,
+        options.limits,
+        [
+            app.state.ending.set,
+            *(calls.held.end for calls in app.state.fleets.values()),
+            *([] if page is None else [page.end]),
+        ],
+        refusals=app.state.refusals,
+        shutdown_seconds=SHUTDOWN_SECONDS,
+        certificate=options.certificate,
+        key=options.key,
+    )
 
 
 def serve(
@@ -172,8 +180,14 @@ def serve(
         page = None if make_page is None else make_page(readers, access)
         if page is not None:
             opened.callback(page.close)
-        limits: dict[str, Any] = {"limits": options.limits, "bodies": options.bodies, "rates": options.rates}
-        app = make_app(fleets, access, page=None if page is None else page.app, **limits)
+        app = make_app(
+            fleets,
+            access,
+            page=None if page is None else page.app,
+            limits=options.limits,
+            bodies=options.bodies,
+            rates=options.rates,
+        )
         server = make_server(app, options, page)
         for file in files.values():
             if file.refusal is not None:

@@ -336,11 +336,19 @@ class Server(uvicorn.Server):
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate, key)
-        # Its warnings are about requests that are refused, which are counted.
-        own: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_level": "error", "access_log": False}
-        own |= {"server_header": False, "timeout_graceful_shutdown": shutdown_seconds}
-        own |= {"http": protocol_with(limits, refusals, context), "h11_max_incomplete_event_size": limits.header_bytes}
-        super().__init__(uvicorn.Config(app, **own))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol_with(limits, refusals, context),  # type: ignore[arg-type]
+                h11_max_incomplete_event_size=limits.header_bytes,
+                ws="none",
+                lifespan="off",
+                log_level="error",  # its warnings are about requests that are refused, which are counted
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=shutdown_seconds,
+            )
+        )
         self._endings = endings
 
     def end(self) -> None:

@@ -263,8 +263,9 @@ class FleetSource(Source):
             self.ledger.amend(self._follower.fleet.policy)
 
     def _add_round(self, event: FleetEvent, closed: RecordedRound, *, is_ahead: bool) -> None:
-        columns = closed.seconds, closed.kinds, closed.losses
-        outcomes = _outcomes(closed.round, closed.rows, closed.contexts, columns, closed.closed)
+        outcomes = _outcomes(
+            closed.round, closed.rows, closed.contexts, closed.seconds, closed.kinds, closed.losses, closed.closed
+        )
         offer = self._reader.offer(closed.round)
         reasons: dict[str, Any] = {}
         if offer is not None:
@@ -292,7 +293,7 @@ class FleetSource(Source):
         for index, turn in enumerate(ended.decisions.tolist()):
             one, context = slice(index, index + 1), contexts.get(turn, unknown)[1][None]
             columns = ended.seconds[one], ended.kinds[one], ended.losses[one]
-            outcomes.append(_outcomes(turn, ended.rows[one], context, columns, at))
+            outcomes.append(_outcomes(turn, ended.rows[one], context, *columns, at))
         self.ledger.add(
             given,
             outcomes,
@@ -322,11 +323,18 @@ class FleetSource(Source):
             ledger.resume(fleet.counters.offered.copy(), fleet.counters.broken_since)
 
 
-def _outcomes(number: int, rows: IntArray, contexts: FloatArray, columns: tuple[Any, ...], end: datetime) -> Outcomes:
-    """Returns how recorded turns have ended; the columns are the seconds, the kinds and the losses.
+def _outcomes(
+    number: int,
+    rows: IntArray,
+    contexts: FloatArray,
+    seconds: FloatArray,
+    kinds: IntArray,
+    losses: FloatArray | None,
+    end: datetime,
+) -> Outcomes:
+    """Returns how recorded turns have ended.
 
     The exchange time of a failed client is unknown; the journal records how long the server waited for it.
     """
-    seconds, kinds, losses = columns
     report = RoundReport(number, rows, contexts, seconds, outcomes=OUTCOME_OF_KIND[kinds], losses=losses)
     return Outcomes(report, kinds, np.where(kinds == FAILED, np.nan, seconds), end.timestamp())

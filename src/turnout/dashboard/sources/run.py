@@ -200,12 +200,15 @@ def describe_run(info: RunInfo) -> dict[str, Any]:
     """Returns what lists of runs show about a run; plans of other programs may contain anything."""
     seed, planned = (value if isinstance(value, int) else None for value in map(info.plan.get, ("seed", "rounds")))
     return {
-        **{name: getattr(info, name) for name in ("id", "rounds", "clients", "finished")},
+        "id": info.id,
         "name": name_of(info),
         "policy": str(info.plan.get("policy", "")),
         "seed": seed,
         "world": str(info.plan.get("world", "")),
+        "rounds": info.rounds,
         "planned": planned,
+        "clients": info.clients,
+        "finished": info.finished,
     }
 
 

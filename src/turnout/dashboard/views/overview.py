@@ -112,7 +112,10 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     opened, turns = current
     kinds = [turn.kind for turn in turns]
     return {
-        **{name: getattr(opened, name) for name in ("round", "elapsed", "deadline", "target_size")},
+        "round": opened.round,
+        "elapsed": opened.elapsed,
+        "deadline": opened.deadline,
+        "target_size": opened.target_size,
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
         "failed": sum(map(kinds.count, MISSED)),
@@ -130,7 +133,9 @@ def _behind_row(source: Source, row: int, promises: ClientPromises, shares: Floa
     return {
         "id": source.id_of(row),
         "status": promises.status(row),
-        **{name: getattr(promises, name)[row] for name in ("behind", "turns", "promised")},
+        "behind": promises.behind[row],
+        "turns": promises.turns[row],
+        "promised": promises.promised[row],
         "share": shares[row],
     }
 

@@ -186,9 +186,12 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         {
             **dict.fromkeys((*TURN_REASONS, "predicted", "low", "high")),
             **{name: float(reasons[name][index_of[turn.row]]) for name in per_client},
-            **{name: getattr(turn, name) for name in ("id", "seconds", "loss", "why")},
+            "id": turn.id,
+            "seconds": turn.seconds,
             "outcome": turn.kind or OUT,
+            "loss": turn.loss,
             "bottleneck": False,
+            "why": turn.why,
         }
         for turn in turns
     ]

@@ -302,6 +302,8 @@ def _check_same_plan(info: RunInfo, plan: str, clients: int) -> None:
 
 
 def _as_info(row: tuple[Any, ...]) -> RunInfo:
-    run, key, plan, clients, rounds, finished, *start = row
+    run, key, plan, clients, rounds, finished, code_version, started = row
     with corruption_as_store_error():
-        return RunInfo(run, key, parse_json(plan), check_clients(clients), rounds, bool(finished), *start)
+        return RunInfo(
+            run, key, parse_json(plan), check_clients(clients), rounds, bool(finished), code_version, started
+        )

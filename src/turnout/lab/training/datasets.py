@@ -316,9 +316,13 @@ def _parse_digits(_: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArr
 
 
 def _parse_fashion_mnist(contents: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:
-    """The contents are in the order of the files: images and labels for training, then those for testing."""
-    train_images, train_labels, test_images, test_labels = map(read_idx, contents.values())
-    return train_images[..., None], train_labels, test_images[..., None], test_labels
+    arrays = {name: read_idx(content) for name, content in contents.items()}
+    return (
+        arrays["train-images-idx3-ubyte"][..., None],
+        arrays["train-labels-idx1-ubyte"],
+        arrays["t10k-images-idx3-ubyte"][..., None],
+        arrays["t10k-labels-idx1-ubyte"],
+    )
 
 
 def _parse_cifar10(contents: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:

@@ -60,9 +60,16 @@ def certify(fleet: str | Path | DatabaseAddress, certificate: Path, record: Path
             raise StoreError(f"no client has joined {location} yet: close a round before you certify")
         queues = state.fleet.queues
         start = reader.replay_start(with_availability=queues is not None and queues.accrual == "available")
-        written = {"format": FORMAT, "turnout": __version__, "date": now(), "fleet": location.name, "head": head}
-        promise = {"policy": settings.policy, "settings": reader.stored_settings(), "terms": _terms(state.fleet.policy)}
-        header: dict[str, Any] = {**written, **promise}
+        header = {
+            "format": FORMAT,
+            "turnout": __version__,
+            "date": now(),
+            "fleet": location.name,
+            "head": head,
+            "policy": settings.policy,
+            "settings": reader.stored_settings(),
+            "terms": _terms(state.fleet.policy),
+        }
         if start is not None:
             header["summary"] = {"event": start.event, "round": start.fleet.round}
         # Clients that are new in the open round are not part of the record until it is closed.
@@ -120,10 +127,14 @@ def _terms(policy: SelectionPolicy, unit: int = 1) -> dict[str, Any]:
         raise _guarantees_nothing(policy.name)
     unit = math.lcm(unit, queues.units_per_turn)
     rates = np.asarray(queues.accounts().rates) * (unit // queues.units_per_turn)
-    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * unit)
-    units = {"units_per_turn": unit, "rate_units": rates.tolist(), "cap_units": cap}
-    tolerance = str(exact_tolerance(guarantee.tolerance))
-    return {**units, "accrual": queues.accrual, "counts": guarantee.counts, "tolerance": tolerance}
+    return {
+        "units_per_turn": unit,
+        "rate_units": rates.tolist(),
+        "cap_units": None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * unit),
+        "accrual": queues.accrual,
+        "counts": guarantee.counts,
+        "tolerance": str(exact_tolerance(guarantee.tolerance)),
+    }
 
 
 def _terms_of(stored: Mapping[str, Any], unit: int = 1) -> dict[str, Any]:
@@ -174,8 +185,14 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 
 def _client_entries(counted: Certificate, ids: list[str]) -> dict[str, dict[str, Any]]:
-    units = ("turns", "promised_units", "owed_units", "forfeited_units", "behind_units")
-    since = np.zeros_like(counted.turns) if counted.broken_since is None else counted.broken_since
-    columns = {name: getattr(counted, name) for name in units} | {"status": counted.statuses, "broken_since": since}
+    columns = {
+        "turns": counted.turns,
+        "promised_units": counted.promised_units,
+        "owed_units": counted.owed_units,
+        "forfeited_units": counted.forfeited_units,
+        "behind_units": counted.behind_units,
+        "status": counted.statuses,
+        "broken_since": np.zeros_like(counted.turns) if counted.broken_since is None else counted.broken_since,
+    }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return {client: dict(zip(columns, row, strict=True)) for client, row in zip(ids, rows, strict=True)}

@@ -193,10 +193,15 @@ def unknown_event(kind: str) -> StoreError:
 
 def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[str]) -> RecordedRound:
     closed, header = unpack_closed(data, availability)
-    same = ("round", "rows", "kinds", "seconds", "losses", "signals", "contexts")
     return RecordedRound(
-        **{name: getattr(closed, name) for name in same},
+        round=closed.round,
         clients=tuple(ids[row] for row in closed.rows.tolist()),
+        rows=closed.rows,
+        kinds=closed.kinds,
+        seconds=closed.seconds,
+        losses=closed.losses,
+        signals=closed.signals,
+        contexts=closed.contexts,
         available=None if availability is None else closed.available,
         late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in closed.late),
         target_size=header["target_size"],
@@ -279,10 +284,20 @@ def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
         ended = filled.ended
         for index, (decision, client) in enumerate(zip(ended.decisions.tolist(), event.ended, strict=True)):
             given, context, present = running.pop(decision, (None, None, None))
-            row, kind, seconds = int(ended.rows[index]), KINDS[int(ended.kinds[index])], float(ended.seconds[index])
-            loss, signals = float(ended.losses[index]), signals_at(ended.signals, index)
-            outcome = (kind, seconds, None if np.isnan(loss) else loss, signals)
-            yield RecordedTurn(decision, client, row, *outcome, filled.first - 1, given, context, present)
+            loss = float(ended.losses[index])
+            yield RecordedTurn(
+                id=decision,
+                client=client,
+                row=int(ended.rows[index]),
+                kind=KINDS[int(ended.kinds[index])],
+                seconds=float(ended.seconds[index]),
+                loss=None if np.isnan(loss) else loss,
+                signals=signals_at(ended.signals, index),
+                decisions=filled.first - 1,
+                given=given,
+                context=context,
+                present=present,
+            )
         at, present = datetime.fromisoformat(filled.at), None if event.stored[2] is None else filled.present
         for index in range(len(filled.rows)):
             running[filled.first + index] = (at, filled.contexts[index], present)

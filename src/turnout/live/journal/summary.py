@@ -208,8 +208,14 @@ def write_summary(db: Connection, event: int) -> None:
     amendments = [(number, as_bytes(text)) for number, kind, text in dropped if kind == "amend"]
     forgotten = [int(parse_stored(text)["row"]) for _, kind, text in dropped if kind == "forget"]
     (last_digest,) = db.execute("SELECT digest FROM events WHERE seq = ?", (event,)).fetchone()
-    notes = ((*before.amendments, *amendments), (*before.forgotten, *forgotten))
-    summary = Summary(event, int(state["round"]), last_digest, int(state["clients"]), *notes)
+    summary = Summary(
+        event,
+        int(state["round"]),
+        last_digest,
+        int(state["clients"]),
+        (*before.amendments, *amendments),
+        (*before.forgotten, *forgotten),
+    )
     _put(db, summary, data)
     db.execute("DELETE FROM snapshot WHERE seq <= ?", (event,))
 

@@ -187,9 +187,18 @@ def _redact_turns(db: Connection, redaction: Redaction, which: str, *values: int
 
 
 def _redacted(turn: records.Turn, name: str) -> records.Turn:
-    removed: dict[str, Any] = dict.fromkeys(("why", "at", "late_seconds", "late_at", "loss", "signals"))
-    seconds = None if turn.seconds is None else 0.0
-    return replace(turn, id=name, seconds=seconds, folded=turn.folded or turn.round, **removed)
+    return replace(
+        turn,
+        id=name,
+        seconds=None if turn.seconds is None else 0.0,
+        why=None,
+        at=None,
+        late_seconds=None,
+        late_at=None,
+        folded=turn.folded or turn.round,
+        loss=None,
+        signals=None,
+    )
 
 
 def _drop_offers(db: Connection, redaction: Redaction) -> Redaction:

@@ -116,9 +116,18 @@ class Turn:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the turn as plain values for JSON; the outcome is "out" while none was reported."""
-        own = ("seconds", "loss", "signals", "why", "at", "late_seconds", "late_at")
-        turn = {"round": self.round, "client": self.id, "outcome": self.kind or "out"}
-        return {**turn, **{name: getattr(self, name) for name in own}}
+        return {
+            "round": self.round,
+            "client": self.id,
+            "outcome": self.kind or "out",
+            "seconds": self.seconds,
+            "loss": self.loss,
+            "signals": self.signals,
+            "why": self.why,
+            "at": self.at,
+            "late_seconds": self.late_seconds,
+            "late_at": self.late_at,
+        }
 
     @property
     def checksum(self) -> int:

@@ -221,8 +221,14 @@ def _exact_explanation(
     sentences = MarginSentences(row, problem, name, unit)
     if problem.prices is not None:
         sentences = priced = PriceSentences(row, problem, name, unit)
-        terms: Any = {key: float(getattr(problem.prices, key)[row]) for key in ("usual", "behind", "allowed")}
-        known = replace(known, unit="seconds", urgent=row in problem.urgent.tolist(), **terms)
+        known = replace(
+            known,
+            unit="seconds",
+            usual=float(problem.prices.usual[row]),
+            behind=float(problem.prices.behind[row]),
+            allowed=float(problem.prices.allowed[row]),
+            urgent=row in problem.urgent.tolist(),
+        )
         if known.urgent or not problem.contested().size:
             return _without_margin(known, priced)
     margin = selection_margin(problem, row)

@@ -64,8 +64,11 @@ class MostOwed(WeightedPolicy):
             clients,
             cohort_size=clients,
             guaranteed_rate=guarantee.rate,
+            tolerance=guarantee.tolerance,
+            accrual=guarantee.accrual,
+            max_owed=guarantee.max_owed,
+            counts=guarantee.counts,
             allow_infeasible=True,
-            **{name: getattr(guarantee, name) for name in ("tolerance", "accrual", "max_owed", "counts")},
         )
 
     def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:

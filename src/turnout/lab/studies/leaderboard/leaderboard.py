@@ -62,14 +62,16 @@ def classify(times: Mapping[str, FloatArray], shortfalls: Mapping[str, FloatArra
     positions: dict[str, Position] = {}
     for label, best in zip(labels, undominated.tolist(), strict=True):
         others = [other for other in labels if other != label]
-        gains = [(times[label] - times[other], shortfalls[label] - shortfalls[other]) for other in others]
-        # With 95 % confidence, no gain is negative and at least one is positive.
         dominated = any(
-            all_above(pair, 0.0) == "holds" and any(all_above([gain], 0.0, strictly=True) == "holds" for gain in pair)
-            for pair in gains
+            _surely_dominates([times[label] - times[other], shortfalls[label] - shortfalls[other]]) for other in others
         )
         positions[label] = "front" if best else "behind" if dominated else "near"
     return positions
+
+
+def _surely_dominates(gains: Sequence[FloatArray]) -> bool:
+    """Returns whether, with 95 % confidence, no gain is negative and at least one is positive."""
+    return all_above(gains, 0.0) == "holds" and any(all_above([gain], 0.0, strictly=True) == "holds" for gain in gains)
 
 
 ROUNDS = 50

@@ -216,9 +216,17 @@ class Generator:
         rng = round_rng(seed, "generated links", 0)
         down = np.maximum(self.bandwidth * np.exp(self.bandwidth_spread * rng.standard_normal(clients)), 0.05)
         up = np.maximum(0.7 * down * np.exp(0.5 * rng.standard_normal(clients)), 0.05)
-        ptr, times, ends = np.arange(clients + 1), np.zeros(clients), np.ones(clients)
-        deviations = (self.bandwidth_deviation * mean for mean in (down, up))
-        return LinkTrace(_ids(clients), ptr, times, down, up, ends, *deviations)
+        deviation = self.bandwidth_deviation
+        return LinkTrace(
+            _ids(clients),
+            np.arange(clients + 1),
+            np.zeros(clients),
+            down,
+            up,
+            np.ones(clients),
+            deviation * down,
+            deviation * up,
+        )
 
     def _hours_from_peak(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Draws offsets from the peak as shares of a day, with density 1 + rhythm · cos 2πx."""

@@ -154,10 +154,18 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
     header, arrays = unpack(data)
     with corruption_as_store_error():
         available = records.checked_availability(header, availability, f"the availability in round {header['round']}")
-        rows, contexts, seconds, kinds = (arrays[name] for name in ("rows", "contexts", "seconds", "kinds"))
-        late, signals = records.LateTimes.from_arrays(arrays), records.unpack_signals(header, arrays)
-        own = (rows, contexts, seconds, kinds.astype(np.int64), available, late)
-        return ClosedRound(header["round"], *own, arrays.get("losses"), signals), header
+        closed = ClosedRound(
+            header["round"],
+            arrays["rows"],
+            arrays["contexts"],
+            arrays["seconds"],
+            arrays["kinds"].astype(np.int64),
+            available,
+            records.LateTimes.from_arrays(arrays),
+            arrays.get("losses"),
+            records.unpack_signals(header, arrays),
+        )
+    return closed, header
 
 
 def build_closed_round(

@@ -220,9 +220,15 @@ def fill_slots(
         reported_late: Turns of late clients whose actual times were reported since.
         most: The most turns that are given; None for all free slots.
     """
-    nobody, no_context, absent = np.empty(0, dtype=np.int64), np.empty((0, 0)), np.empty(0, dtype=np.bool_)
-    late_times = LateTimes.of(reported_late)
-    end_only = FilledSlots(fleet.round + 1, nobody, no_context, absent, ended, late_times, clock.now())
+    end_only = FilledSlots(
+        first=fleet.round + 1,
+        rows=np.empty(0, dtype=np.int64),
+        contexts=np.empty((0, 0)),
+        present=np.empty(0, dtype=np.bool_),
+        ended=ended,
+        late=LateTimes.of(reported_late),
+        at=clock.now(),
+    )
     fleet.end_turns(end_only)
     available, contexts, awaited, is_there, cold, hold = offered()
     idle = fleet.running.idle
@@ -242,10 +248,18 @@ def fill_slots(
         if offer is None:
             offer = record_offer(settings, decision, selection.clients, selection.reasons, idle, contexts)
         given = learnable_contexts(fleet, selection.clients, contexts, cold)
-        deadline = deadline_of(fleet, settings, selection.clients, given)
-        moment = (clock.now(), clock.monotonic_seconds(), boot_id())
-        reasons = {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()}
-        running_turns.append(RunningTurnRecord(decision, row, given[0], deadline, *moment, reasons))
+        running_turns.append(
+            RunningTurnRecord(
+                decision,
+                row,
+                given[0],
+                deadline_of(fleet, settings, selection.clients, given),
+                clock.now(),
+                clock.monotonic_seconds(),
+                boot_id(),
+                {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
+            )
+        )
         fleet.give_turn(row, present, given[0])
         idle[row] = False
     rows = np.array([running_turn.row for running_turn in running_turns], dtype=np.int64)

@@ -136,13 +136,23 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
     header, arrays = unpack(data)
     with corruption_as_store_error():
         present = checked_availability(header, presence, f"the presence of clients at decision {header['first']}")
-        decisions, rows, seconds, kinds = (
-            arrays[f"ended_{name}"] for name in ("decisions", "rows", "seconds", "kinds")
+        ended_rows = arrays["ended_rows"]
+        return FilledSlots(
+            first=header["first"],
+            rows=arrays["rows"],
+            contexts=arrays["contexts"],
+            present=present,
+            ended=EndedTurns(
+                arrays["ended_decisions"],
+                ended_rows,
+                arrays["ended_seconds"],
+                arrays["ended_kinds"].astype(np.int64),
+                arrays.get("losses", np.full(len(ended_rows), np.nan)),
+                unpack_signals(header, arrays),
+            ),
+            late=LateTimes.from_arrays(arrays),
+            at=header["at"],
         )
-        losses, signals = arrays.get("losses", np.full(len(rows), np.nan)), unpack_signals(header, arrays)
-        ended = EndedTurns(decisions, rows, seconds, kinds.astype(np.int64), losses, signals)
-        late = LateTimes.from_arrays(arrays)
-        return FilledSlots(header["first"], arrays["rows"], arrays["contexts"], present, ended, late, header["at"])
 
 
 def pack_running_turn(running_turn: RunningTurnRecord) -> bytes:

@@ -208,9 +208,15 @@ class SlotFleet(Fleet):
         """
         rows, kinds, contexts = np.array([row]), np.array([kind]), context[None]
         seconds, losses = ended.seconds[own], ended.losses[own]
-        reported: dict[str, Any] = {"losses": None if np.isnan(losses).all() else losses}
-        reported["signals"] = {name: values[own] for name, values in ended.signals.items()}
-        report = RoundReport(decision, rows, contexts, seconds, outcomes=OUTCOME_OF_KIND[kinds], **reported)
+        report = RoundReport(
+            decision,
+            rows,
+            contexts,
+            seconds,
+            outcomes=OUTCOME_OF_KIND[kinds],
+            losses=None if np.isnan(losses).all() else losses,
+            signals={name: values[own] for name, values in ended.signals.items()},
+        )
         predicted = self._predict(rows, kinds, contexts)  # typical times are learned under any policy
         self.policy.tell_finished(report)
         self.running.finish(row)
