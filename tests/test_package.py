@@ -115,7 +115,7 @@ def test_compressed_data_and_arrays_are_read_only_with_limits() -> None:
 
 
 def test_lower_bounds_exclude_versions_with_known_vulnerabilities() -> None:
-    """CVE-2024-47874 (fastapi, starlette), 2025-43859 (h11), 2023-46308 (plotly), 2025-32434 (torch), 2025-62593 (ray),
+    """CVE-2024-47874 (fastapi, starlette), 2025-43859 (h11), 2023-46308 (plotly), 2025-32434 (torch),
     2024-10096 (dask), 2025-47273 (setuptools)."""
     safe = {
         "fastapi": "0.115.3",
@@ -123,7 +123,6 @@ def test_lower_bounds_exclude_versions_with_known_vulnerabilities() -> None:
         "h11": "0.16",
         "plotly": "5.16",
         "torch": "2.6",
-        "ray": "2.52",
         "dask": "2024.8.3",
         "setuptools": "78.1.1",
     }

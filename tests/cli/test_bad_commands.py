@@ -34,7 +34,7 @@ simulate --world name=nowhere | simulate --world clients=0 | simulate --world cl
 simulate --world name=no.such:World | simulate --world name=traces --world traces=none.csv
 simulate --world name=training --world dataset=nothing | simulate --world name=training --world learner=no.such:thing
 simulate --baseline nobody | simulate --promise 2 | simulate --target 0.5 | simulate --target 2
-simulate --tolerance 0 | simulate --backend nowhere | simulate --address here:1 | simulate --workers 0
+simulate --tolerance 0 | simulate --workers 0
 simulate --device abacus | simulate --concurrency 0 | simulate fedcs --concurrency 2 | simulate --config none.toml
 simulate --config afile | simulate --config . | simulate --out afile | simulate --out afile/folder
 simulate --out /proc/nothing | simulate --store . | simulate --store afile | simulate --store fleet.turnout

@@ -1,9 +1,7 @@
-"""Runs of a configuration file on this machine: what is stored and refused. tests/lab/clusters has the clusters."""
+"""Runs of a configuration file on this machine: what is stored and refused."""
 
 from __future__ import annotations
 
-import importlib.util
-import socket
 import time
 from pathlib import Path
 
@@ -67,7 +65,7 @@ def test_no_run_that_the_store_holds_is_repeated(folder: Path) -> None:
     done = simulate("--store", "runs.turnout")
     both = started(folder / "runs.turnout")
     assert (len(both), both[:2]) == (4, first)
-    again = simulate("--store", "runs.turnout", "--backend", "joblib")
+    again = simulate("--store", "runs.turnout", "--workers", "2")
     assert (again.stdout, again.stderr) == (done.stdout, "")
     assert started(folder / "runs.turnout") == both
 
@@ -88,50 +86,10 @@ def test_a_wrong_plan_is_refused_before_the_first_run(folder: Path, text: str, m
     assert not (folder / "runs.turnout").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--backend rai", "unknown backend 'rai' (did you mean 'ray'?); there are local, joblib, ray, dask"),
-        ("--backend local --address auto", "the backend local has no address"),
-        ("--backend ray --address head", "must be 'auto' or HOST:PORT, not 'head'"),
-        ("--backend dask --address head:0", "must be 'auto' or HOST:PORT, not 'head:0'"),
-        ("--backend ray --address auto --workers 2", "the number of workers is that of the cluster"),
-        ("--backend dask --address auto", "set DASK_SCHEDULER_ADDRESS, or give HOST:PORT"),
-    ],
-)
-@pytest.mark.usefixtures("folder")
-def test_a_wrong_backend_or_address_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
-    assert message in error_of("simulate", "--config", "study.toml", *options.split())
-
-
-@pytest.mark.parametrize(("backend", "start"), [("ray", "`ray start --head`"), ("dask", "`dask scheduler`")])
-def test_a_cluster_that_cannot_be_reached_is_named(folder: Path, backend: str, start: str) -> None:  # noqa: ARG001
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # it does not listen
-        address = "{}:{}".format(*nobody.getsockname())
-        error = error_of("simulate", "--config", "study.toml", "--backend", backend, "--address", address)
-    assert f"no {backend.capitalize()} cluster answers at {address} (Connection refused): {start}" in error
-
-
-@pytest.mark.parametrize(("backend", "package"), [("joblib", "joblib"), ("ray", "ray"), ("dask", "distributed")])
-def test_a_missing_package_says_what_to_install(
-    folder: Path,  # noqa: ARG001
-    monkeypatch: pytest.MonkeyPatch,
-    backend: str,
-    package: str,
-) -> None:
-    plain = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else plain(name))
-    error = error_of("simulate", "--config", "study.toml", "--backend", backend)
-    extra = "plots" if package == "joblib" else "cluster"
-    assert f"the package {package}: pip install 'turnout[{extra}]'" in error
-
-
 def test_a_log_file_gets_a_line_at_times(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with playing.watched([RunPlan("random", 600), RunPlan("random", 400)], None) as watch:
+    with playing.watched([RunPlan("random", 600), RunPlan("random", 400)]) as watch:
         for _ in range(1000):
             now[0] += 0.5
             watch(1)

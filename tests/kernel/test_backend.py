@@ -178,6 +178,13 @@ def test_only_large_fleets_use_two_threads(free_cores: pytest.MonkeyPatch) -> No
     assert kernel_threads(THREADED_CLIENTS) == 1
 
 
+def test_a_process_that_shares_the_cores_with_others_uses_one(free_cores: pytest.MonkeyPatch) -> None:
+    free_cores.undo()
+    free_cores.delenv("TURNOUT_THREADS", raising=False)
+    with backend.sharing_cores():
+        assert (backend.available_cores(), kernel_threads(THREADED_CLIENTS)) == (1, 1)
+
+
 def test_workers_of_a_pool_use_one_thread(free_cores: pytest.MonkeyPatch) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(kernel_threads, THREADED_CLIENTS).result() == 1

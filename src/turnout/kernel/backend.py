@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _LOG = get_log(__name__)
 _requested: str | None = None
 _threads: str | None = None
+_SHARED: ContextVar[bool] = ContextVar("cores_are_shared", default=False)
 
 #: From so many clients on, the compiled kernel uses two threads.
 THREADED_CLIENTS = 200_000
@@ -59,7 +61,19 @@ def kernel_threads(clients: int) -> int:
 
 def available_cores() -> int:
     """Returns the number of cores that this process may use."""
+    if _SHARED.get():
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def sharing_cores() -> Iterator[None]:
+    """Uses one core inside the `with` block, because other workers use the others."""
+    token = _SHARED.set(True)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
 
 
 def kernel_name() -> str:

@@ -43,6 +43,29 @@ def test_a_task_whose_workers_always_die_starts_again_a_few_times_only(
     assert len(list(tmp_path.iterdir())) == repeats + 1
 
 
+@pytest.mark.framework
+def test_a_sweep_runs_on_a_cluster_of_dask_and_a_killed_worker_makes_no_difference(store: RunStore) -> None:
+    import joblib
+    from distributed import Client
+
+    training = RunPlan("random", 6, world="training", world_settings={"items": 20, "hidden": 4})
+    plans = [*PLANS, *(RunPlan("rbcsf", 3000, seed) for seed in range(3)), training]
+
+    def kill_a_worker() -> None:
+        processing = wait_until(lambda: {name: tasks for name, tasks in client.processing().items() if tasks}, "a run")
+        os.kill(client.run(os.getpid, workers=[next(iter(processing))])[next(iter(processing))], signal.SIGKILL)
+
+    # Dask warns about the worker that is killed.
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as client:
+        killing = threading.Thread(target=kill_a_worker)
+        killing.start()
+        with joblib.parallel_config("dask"):
+            ids = sweep(plans, store)
+        killing.join()
+    for plan, run in zip(plans, ids, strict=True):
+        assert store.columns(run).to_bytes() == play_plan(plan).to_bytes()
+
+
 def test_interrupts_are_ignored_in_the_main_thread_only() -> None:
     def read() -> None:
         with ignored_interrupts():

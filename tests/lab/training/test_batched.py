@@ -21,12 +21,12 @@ import turnout
 from lab.runs import keepsakes
 from lab.runs.keepsakes import Stop, stop_after
 from lab.training.processes import forking, trainers
-from turnout.errors import ClusterError, SettingError, TrainingError
+from turnout.errors import ClusterError, TrainingError
 from turnout.kernel.rounds import RoundOffer
-from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play, play_into, play_plan, register_world
-from turnout.lab.runs.sweep import JoblibExecutor, WorkerTask, run_id
+from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play, play_into, play_plan, register_world, sweep
+from turnout.lab.runs.sweep import JoblibExecutor, WorkerTask, play_task, run_id
 from turnout.lab.training import batched
-from turnout.lab.training.batched import play_plans, train_plans, train_task
+from turnout.lab.training.batched import play_plans, train_plans
 from turnout.lab.training.learner_cache import LearnerCache
 from turnout.lab.training.world import TrainingWorld
 from turnout.version import __version__
@@ -346,8 +346,6 @@ DIGIT_TURNS = RunPlan(
 class HereExecutor:
     """Plays tasks in this process, the last one first."""
 
-    workers = 2
-
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         for index, task in reversed(list(enumerate(tasks))):
             yield index, function(task)
@@ -370,7 +368,7 @@ def test_distributed_training_stores_the_same_runs(stores: tuple[RunStore, RunSt
     local, other = stores
     plans, watched = [*DIGIT_PLANS, DIGIT_TURNS], list[int]()
     train_plans(plans, local, workers=1)
-    ids = play_plans(plans, other, backend=JoblibExecutor(2), watch=watched.append)
+    ids = sweep(plans, other, backend=JoblibExecutor(2), watch=lambda _, columns: watched.append(len(columns)))
     assert contents(other) == contents(local)
     assert [other.info(run).key for run in ids] == [plan.key for plan in plans]
     assert sum(watched) == sum(plan.rounds for plan in plans)
@@ -407,7 +405,7 @@ def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunS
     killing = threading.Thread(target=kill)
     killing.start()
     try:
-        play_plans([plan], other, backend=JoblibExecutor(2))
+        sweep([plan], other, backend=JoblibExecutor(2))
     finally:
         killing.join()
     played = Counter(file.name.split("-")[0] for file in begun.glob("*-*"))
@@ -421,17 +419,12 @@ def test_runs_with_and_without_training_can_be_mixed(stores: tuple[RunStore, Run
     plans = [RunPlan("random", 5), *DIGIT_PLANS[:2], RunPlan("fedcs", 5)]
     played: list[int] = []
     play_plans(plans, local, workers=1)
-    ids = play_plans(plans, other, backend=HereExecutor(), watch=played.append)
+    ids = sweep(plans, other, backend=HereExecutor(), watch=lambda _, columns: played.append(len(columns)))
     assert contents(other) == contents(local)
     assert [other.info(run).key for run in ids] == [plan.key for plan in plans]
     assert sum(played) == sum(plan.rounds for plan in plans)
 
 
-def test_workers_of_a_backend_train_on_cpus(stores: tuple[RunStore, RunStore]) -> None:
-    with pytest.raises(SettingError, match="the workers of a backend train on CPUs, not on cuda: omit the backend"):
-        play_plans(DIGIT_PLANS, stores[0], backend=HereExecutor(), device="cuda")
-
-
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(ClusterError, match=f"a worker has turnout {__version__}, but the sweep was started by 0.0.1"):
-        train_task(WorkerTask.of(DIGIT_PLANS[0])._replace(version="0.0.1"))
+        play_task(WorkerTask.of(DIGIT_PLANS[0])._replace(version="0.0.1"))

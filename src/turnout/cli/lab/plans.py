@@ -11,7 +11,6 @@ import typer
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
-from turnout.lab.clusters import BACKENDS
 from turnout.lab.runs.plans import RunPlan, describe
 from turnout.lab.worlds.registry import named_learner
 from turnout.policies.registry import load_policies
@@ -29,16 +28,6 @@ WorldOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of the world, such as clients=100, or its name: name=traces, name=my.module:MyWorld. "
         "Repeatable; turnout worlds lists them.",
-    ),
-]
-BackendOption = Annotated[
-    str, typer.Option(help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".")
-]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|HOST:PORT",
-        help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
     ),
 ]
 

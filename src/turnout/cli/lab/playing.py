@@ -1,4 +1,4 @@
-"""Plays the runs of a command that its store lacks, on this machine or on a cluster, and sends them to trackers."""
+"""Plays the runs of a command that its store lacks, and sends them to trackers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from turnout.kernel.arrays import IntArray
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import guarantee_of_plan
 from turnout.lab.analysis.promise import knows_available, turns_behind
-from turnout.lab.clusters import connect
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import Executor, StoredWatcher, missing_plans, play_into, run_id
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans, play_into, run_id
 from turnout.tracking import GuardedTracker, RoundMeter, Tracker, open_tracker
 
 TrackOption = Annotated[
@@ -146,12 +145,10 @@ LOG_SECONDS = 60.0
 
 
 class Machines(NamedTuple):
-    """Where runs are played: the options --workers, --device, --backend and --address."""
+    """Where runs are played: the options --workers and --device."""
 
     workers: int | None = None
     device: str = "cpu"
-    backend: str = "local"
-    address: str | None = None
 
 
 @contextmanager
@@ -177,7 +174,6 @@ def played(
 
     plans = [plan for by_seed in named.values() for plan in by_seed]
     check_device(plans, machines.device)
-    connection = connect(machines.backend, machines.address, workers=machines.workers)
     tracks = tracks or Tracks(None)
     if out is not None:
         require_packages("--out", "plots", "matplotlib")  # it draws figures
@@ -195,8 +191,7 @@ def played(
                 "note: runs are played one after the other: pip install 'turnout[plots]' for all cores (joblib)",
                 err=True,
             )
-        executor = stack.enter_context(connection) if missing else None
-        with tracks.following(named, store, missing) as track, watched(missing, executor) as watch:
+        with tracks.following(named, store, missing) as track, watched(missing) as watch:
             if machines == Machines() and len({plan.seed for plan in plans}) == 1 and not any(map(trains, plans)):
                 for plan in missing:  # in this process, in steps that are stored: an interrupted run continues
                     info = store.find(plan.key)
@@ -204,23 +199,22 @@ def played(
                     play_into(store, plan, track=Watchers(watch, track=track).stored)
             else:
                 workers, device = machines.workers, machines.device
-                play_plans(plans, store, workers=workers, backend=executor, device=device, watch=watch, track=track)
+                play_plans(plans, store, workers=workers, device=device, watch=watch, track=track)
         yield store
     tracks.warn()
 
 
 @contextmanager
-def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[Callable[[int], None]]:
+def watched(missing: Sequence[RunPlan]) -> Iterator[Callable[[int], None]]:
     """Yields a callback for rounds that were played, which shows the progress of all workers on standard error.
 
     A terminal shows a bar; a log file receives a line per minute.
     """
-    where = "" if executor is None else f" on {pluralize(executor.workers, 'worker')}"
     total = sum(plan.rounds for plan in missing)
     done, printed = 0, time.monotonic()
 
     def description() -> str:
-        return f"{pluralize(done, 'round', of=total)} of {pluralize(len(missing), 'run')}{where}"
+        return f"{pluralize(done, 'round', of=total)} of {pluralize(len(missing), 'run')}"
 
     with progress_bar() as progress:
         task = progress.add_task(description(), total=total)

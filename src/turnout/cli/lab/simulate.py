@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, measure
-from turnout.cli.lab.plans import AddressOption, BackendOption, WorldOption, contenders, read_config
+from turnout.cli.lab.plans import WorldOption, contenders, read_config
 from turnout.cli.lab.playing import Machines, TrackOption, Tracks, played
 from turnout.cli.options import DeviceOption, JsonOption, SettingOption, StoreOption, WorkersOption, print_json, say
 from turnout.cli.tables import print_table
@@ -282,8 +282,6 @@ def simulate(
     track: TrackOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "cpu",
-    backend: BackendOption = "local",
-    address: AddressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate policies in the same world and compare them (by default fair-pace and random).
@@ -293,7 +291,7 @@ def simulate(
     (docs/asynchronous.md).
 
     With --store, runs that the store holds are not repeated, so the same command continues an interrupted one. Every
-    run is the same on every backend, byte for byte (docs/simulating.md).
+    run is the same with any number of workers, byte for byte (docs/simulating.md).
 
     Example: turnout simulate fair-pace rbcsf:speed_weight=5 random --seeds 5 --rounds 200 --world clients=50
     """
@@ -314,8 +312,7 @@ def simulate(
     named: dict[str, list[RunPlan]] = {}
     for plan, runs in zip(plans, by_policy, strict=True):
         named.setdefault(plan.name, []).extend(runs)  # labels of a configuration file may be equal
-    machines = Machines(workers, device, backend, address)
-    with played(named, store, machines, Tracks(track), out=out) as opened:
+    with played(named, store, Machines(workers, device), Tracks(track), out=out) as opened:
         entries = [
             replace(entry, runs=[run_id(opened, plan) for plan in runs])
             for entry, runs in zip(entries, by_policy, strict=True)

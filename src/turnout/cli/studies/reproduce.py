@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, TrackOption, Tracks, played
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import DeviceOption, JsonOption, StoreOption, WorkersOption, print_json, progress_bar, say
@@ -62,8 +61,6 @@ def reproduce(
         list[str] | None, typer.Option(help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable.")
     ] = None,
     device: DeviceOption = "cpu",
-    backend: BackendOption = "local",
-    address: AddressOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -75,7 +72,7 @@ def reproduce(
     """
     experiments = find_experiments(name, dataset or ())
     plans = plans_of(experiments, seeds, rounds)
-    with played({name: plans}, store, Machines(workers, device, backend, address), out=out) as opened:
+    with played({name: plans}, store, Machines(workers, device), out=out) as opened:
         results = compute_results(experiments, opened, seeds=seeds, rounds=rounds)
     written = write_results(results, out)
     if json:

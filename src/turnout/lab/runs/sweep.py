@@ -1,4 +1,4 @@
-"""Sweeps: play many runs in parallel on one machine or a cluster, and skip the runs that the store holds."""
+"""Sweeps: play many runs in parallel, and skip the runs that the store holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.backend import available_cores
+from turnout.kernel.backend import available_cores, sharing_cores
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
@@ -37,10 +37,6 @@ class Executor(Protocol):
     Functions must be importable, and tasks and results picklable.
     """
 
-    @property
-    def workers(self) -> int:
-        """The number of tasks that run at the same time."""
-
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -53,10 +49,10 @@ class Executor(Protocol):
 
 
 class JoblibExecutor:
-    """Runs tasks with joblib, in processes of this machine.
+    """Runs tasks with joblib: in processes of this machine, or where `joblib.parallel_config` says.
 
     Args:
-        workers: The number of processes, by default one per core.
+        workers: The number of processes, by default one per core. A cluster has its own number of workers.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -135,7 +131,6 @@ def sweep(
     workers: int | None = None,
     backend: Executor | None = None,
     watch: StoredWatcher | None = None,
-    play: Callable[[WorkerTask], bytes] | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
@@ -146,13 +141,11 @@ def sweep(
         plans: The plans to play; plans with equal keys are played once.
         store: The store that receives the runs.
         workers: The number of processes, by default one per core; 1 plays in this process, without joblib.
-        backend: An executor, such as `RayCluster` of `turnout.lab.clusters`, which has its own number of workers; by
-            default processes of this machine.
+        backend: An executor; by default joblib's, in processes of this machine or where `joblib.parallel_config` says.
         watch: A callback that receives each plan and its rounds when they are stored.
-        play: What plays a run in a worker, by default `play_task`.
     """
     requested = list(plans)
-    for plan, columns in _play_all(missing_plans(requested, store), workers, backend, play or play_task):
+    for plan, columns in _play_all(missing_plans(requested, store), workers, backend):
         store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan, columns)
@@ -252,7 +245,7 @@ class StoredRun:
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, executor: Executor | None, play: Callable[[WorkerTask], bytes]
+    plans: Sequence[RunPlan], workers: int | None, executor: Executor | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
@@ -264,7 +257,7 @@ def _play_all(
         executor = JoblibExecutor(workers)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
-    for index, data in executor.run(play, [WorkerTask.of(plan) for plan in ordered]):
+    for index, data in executor.run(play_task, [WorkerTask.of(plan) for plan in ordered]):
         yield ordered[index], RoundColumns.from_bytes(data)
 
 
@@ -315,11 +308,12 @@ class WorkerTask(NamedTuple):
 
 
 def play_task(task: WorkerTask) -> bytes:
-    """Plays a run in a worker.
+    """Plays a run in a worker, on one core: the workers share the cores.
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
     """
-    return play_plan(task.open()).to_bytes()
+    with sharing_cores():
+        return play_plan(task.open()).to_bytes()
 
 
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
