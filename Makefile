@@ -75,9 +75,9 @@ portable: setup  ## run the tests that do not need Linux, and use every part onc
 	$(BIN)/python tests/platforms/tour.py build/tour
 
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
-coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (20 min)
+coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (50 min)
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough' $(COVERED)
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework' $(COVERED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report --skip-covered

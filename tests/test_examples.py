@@ -65,6 +65,7 @@ def run_example(forks: ForkServer, name: str, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.thorough
 def test_a_tabular_model_of_ones_own_is_compared(torch_forks: ForkServer) -> None:
     header, *lines = run_example(torch_forks, "own_model_tabular.py", "--rounds", "4").splitlines()
     assert header.split()[:3] == ["policy", "seed", "accuracy"]
@@ -100,6 +101,7 @@ def test_the_quickstart_is_that_of_the_readme_and_of_the_first_page() -> None:
         assert code in [block.text for block in read_blocks(page)], f"{page} has other lines than quickstart.py"
 
 
+@pytest.mark.thorough
 def test_turns_without_rounds_are_faster_with_prices_and_keep_the_promise(common_forks: ForkServer) -> None:
     header, *lines = run_example(common_forks, "asynchronous.py", "--turns", "100").splitlines()
     assert header.split()[:3] == ["policy", "minutes", "accuracy"]

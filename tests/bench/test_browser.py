@@ -16,6 +16,7 @@ from benchmarks.browser import PROGRAMS, Browser, Page
 from turnout.errors import SettingError
 from waiting import wait_until
 
+pytestmark = pytest.mark.thorough
 needs_browser = pytest.mark.skipif(
     not any(map(shutil.which, PROGRAMS)), reason="Chromium is not installed: apt install chromium"
 )

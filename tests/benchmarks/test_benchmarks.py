@@ -79,13 +79,11 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),
     "own-models": ({"models": ["MLP"], "items": 12, "clients": [2], "repeats": 1}, 1, [], []),
 }
-SLOW = ("imports", "live", "service", "dashboard", "flower-accuracy", "training", "own-models", "takeover")
 NAMES = [benchmark.__name__.replace("_", "-") for benchmark in BENCHMARKS]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in SLOW else name for name in NAMES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
 def test_every_benchmark_runs_and_prints_its_tables(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name in ("flower", "flower-accuracy"):
         pytest.importorskip("flwr")
@@ -120,6 +118,7 @@ def test_the_pages_of_the_dashboard_are_opened_in_a_browser() -> None:
 # The command line and the documentation
 
 
+@pytest.mark.thorough
 def test_the_help_of_every_benchmark_is_a_sentence_with_an_example() -> None:
     for name, benchmark in zip(NAMES, BENCHMARKS, strict=True):
         shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "300"})

@@ -39,6 +39,7 @@ def messages(path: Path) -> Iterator[str]:
             yield text
 
 
+@pytest.mark.thorough
 def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
     params = [param for _, command in all_commands() for param in command.params]
     options = sorted({option for param in params for option in param.opts if "--" in option})

@@ -53,6 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return folder, json.loads(run(*TRAINING, "--target", "0.5", "--out", folder, "--json"))
 
 
+@pytest.mark.thorough
 def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, compared = trained
     assert (compared["target"], compared["rounds"], compared["world"]["name"]) == (0.5, 12, "training")

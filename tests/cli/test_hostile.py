@@ -56,6 +56,7 @@ def test_a_hostile_setting_is_refused_in_one_line() -> None:
         assert refused in errors
 
 
+@pytest.mark.thorough
 def test_too_little_memory_is_reported_in_one_line() -> None:
     error = one_line_error("simulate", "random", "--rounds", 2, "--world", "clients=100000000")
     assert "this needs more memory than there is" in error

@@ -77,6 +77,7 @@ def test_the_runs_of_a_suite_are_tracked_under_the_names_of_its_contenders(numer
             assert tracker.closed == 1
 
 
+@pytest.mark.thorough
 def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
     phones = tmp_path / "phones.csv"
     lines = [f"phone {row},{60 * row},{9000 - 60 * row},9000" for row in range(25)]

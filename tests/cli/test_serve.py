@@ -120,6 +120,7 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
     assert all(finding.ok is not False for finding in examine(path))
 
 
+@pytest.mark.thorough
 def test_a_killed_service_has_kept_what_it_answered(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     run("fleet", "create", path, *SLOTS)

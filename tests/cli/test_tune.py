@@ -49,6 +49,7 @@ def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
         assert text in drawn, text
 
 
+@pytest.mark.thorough
 def test_the_answer_as_json_is_complete() -> None:
     result = json_of(
         "study", "tune", "--find", "guaranteed_rate", "--mean-round", "9", "--values", "0.05,0.1,0.2", *SMALL
@@ -67,6 +68,7 @@ def test_a_goal_that_cannot_be_met_exits_with_code_one_and_what_is_closest() -> 
     assert "one run stays within" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_setting_is_found_in_a_world_fitted_to_a_record(store: Path) -> None:
     arguments = ("study", "tune", "--mean-round", "20", "--by", "20", "--values", "2,3", "--from", str(store))
     result = json_of(*arguments)

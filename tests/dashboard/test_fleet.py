@@ -246,6 +246,7 @@ def test_rounds_of_a_simulation_have_no_time_of_the_day(tmp_path: Path) -> None:
         assert server.json("/api/overview")["about"]["clock"] is None
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_readers_choose_the_clock_as_the_axis_and_the_last_hours(empty_page: Page, path: Path) -> None:
     axis = "document.querySelector('[data-chart=overview-rounds]').layout.xaxis"

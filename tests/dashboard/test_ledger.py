@@ -172,6 +172,7 @@ def guarantees(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 30), st.integers(0, 10**6), st.sampled_from(["rbcsf", "with-guarantee"]), guarantees())
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_debts_and_certificate_of_any_run(rounds: int, seed: int, name: str, rule: dict[str, Any]) -> None:

@@ -325,6 +325,7 @@ def compared(empty_page: Page, stored: tuple[Stored, Served]) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_a_store_opens_on_its_runs_to_sort_filter_and_pick(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     runs, server = stored

@@ -372,6 +372,7 @@ def test_only_policies_that_select_by_a_queue_show_what_they_owe(tmp_path: Path,
     assert (page["empty_reason"] is None) is has_queue
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_an_overdue_round_without_a_scheduler_is_a_red_card(empty_page: Page, tmp_path: Path) -> None:
     with served_fleet(tmp_path, 5, deadline=0.01) as server, used(empty_page) as page:
@@ -395,6 +396,7 @@ def test_an_address_without_a_page_says_so(empty_page: Page, tmp_path: Path) -> 
         page.wait_for(DRAWN % "overview")
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_readers_choose_columns_and_all_numbers_of_one_have_the_same_decimals(empty_page: Page, tmp_path: Path) -> None:
     names = "[...document.querySelectorAll('thead .sort')].map(cell => cell.textContent.split('\\u00a0')[0])"

@@ -50,7 +50,6 @@ HOSTILE = [
 ]
 #: The clients of a very large fleet; `make torture` shows a million.
 CROWD = 100_000 if TORTURE == 1 else 1_000_000
-FEW_PAGES = ("overview", "fairness", "rounds", "client")  # where showing all of them is thorough
 #: The number of rounds in the heading of the page.
 SHOWN_ROUNDS = (
     "Number(document.querySelector('#page h1 .muted').textContent.match(/([\\d,]+)(?: of [\\d,]+)? rounds/)[1]"
@@ -115,12 +114,12 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
             page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-@pytest.mark.parametrize("pages", [FEW_PAGES, pytest.param(PAGES, marks=pytest.mark.thorough)], ids=len)
-def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
+@pytest.mark.thorough
+def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
     with Scheduler.open(path) as scheduler, served(path) as server, visiting(empty_page, server.url) as page:
-        for name in pages:
+        for name in PAGES:
             turn_to(page, name, **settings_of(name, named(1)[0]))
             assert page.evaluate(SHOWN_ROUNDS) == scheduler.round - 1 >= 30  # the last round is open
             scheduler.close_round()
@@ -183,6 +182,7 @@ def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path) -> N
         assert page.evaluate("document.querySelectorAll('#page tbody tr').length") <= 50
 
 
+@pytest.mark.thorough
 def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=40, is_open=False)
@@ -210,6 +210,7 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path
         assert sentence in _text(page, "overview")
 
 
+@pytest.mark.thorough
 def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=25, is_open=False, eventful=False)
@@ -243,6 +244,7 @@ def test_pages_of_empty_stores_show_a_message(empty_page: Page, tmp_path: Path) 
         assert "No round is recorded yet" in _text(page, "fairness")
 
 
+@pytest.mark.thorough
 def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path) -> None:
     with served_fleet(tmp_path, 10) as server, used(empty_page) as page:
         page.open(server.url)

@@ -247,7 +247,7 @@ def odd_requests(route: str, *, every_parameter: bool) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("every_parameter", [False, pytest.param(True, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("kind", ["fleet", "runs"])
+@pytest.mark.parametrize("kind", ["fleet", pytest.param("runs", marks=pytest.mark.thorough)])
 def test_no_request_changes_the_file_or_causes_a_server_error(folder: Path, kind: str, every_parameter: bool) -> None:
     path = folder / "it.turnout"
     if kind == "fleet":

@@ -316,6 +316,7 @@ def test_queues_of_a_run(directory: Path, runs: Served, stored: Stored) -> None:
     assert close_to([data["now"]["edges"][0], data["now"]["edges"][-1]], [debts[-1].min(), debts[-1].max()])
 
 
+@pytest.mark.thorough
 def test_many_rounds_are_binned_without_losing_turns_or_extremes(folder: Path) -> None:
     """The turns of the bins add up, and the extremes are preserved."""
     columns = random_columns(1001, 7, seed=2, failures=0.1)

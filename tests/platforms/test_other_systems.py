@@ -20,7 +20,10 @@ from turnout.storage.files.lock import Acknowledged, WriterLock, acknowledge, lo
 from turnout.web.serving import listen
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux only")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux only"),
+]
 
 
 def command(platform: str, program: str, *arguments: object) -> list[str]:

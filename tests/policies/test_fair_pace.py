@@ -393,7 +393,7 @@ def test_slow_clients_wait_longer_with_a_head_start_within_the_tolerance() -> No
     assert behind <= 2.0
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.15])
+@pytest.mark.parametrize("rate", [0.05, pytest.param(0.15, marks=pytest.mark.thorough)])
 def test_a_client_that_joins_late_takes_at_most_half_more_than_its_share(rate: float) -> None:
     """Without a limit on the surplus that counts, it takes nearly every round."""
     policy = FairPace(39, guaranteed_rate=rate, times="expected")
@@ -471,6 +471,7 @@ class ByTurns(FairPace):
         return 9 / (1.0 + self.turns)
 
 
+@pytest.mark.thorough
 def test_a_subclass_computes_the_values_of_turns() -> None:
     assert check_policy(ByTurns)
     policy, plain = ByTurns(12, cohort_size=3, guaranteed_rate=0.01), FairPace(12, cohort_size=3, guaranteed_rate=0.01)

@@ -129,6 +129,7 @@ def test_the_bound_is_never_violated(
     assert largest_behind(policy, Adversary(policy, seed, strategy, times), 40) < bound
 
 
+@pytest.mark.thorough
 @given(
     rates=st.lists(st.fractions(Fraction(1, 40), 1, max_denominator=40), min_size=2, max_size=14),
     size=st.integers(1, 5),

@@ -209,6 +209,7 @@ def test_calls_of_a_group_whose_connection_is_lost_are_repeated(
         assert reader.clients == CLIENTS
 
 
+@pytest.mark.thorough
 def test_a_service_whose_database_has_lost_commits_says_so_and_stores_nothing_more(
     cluster: Cluster, tmp_path: Path, address: DatabaseAddress, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_service_whose_database_has_lost_commits_says_so_and_stores_nothing_mo
         assert not service.fleets[address.name].file.is_standby
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
 def test_a_fleet_whose_database_is_not_available_recovers_by_itself_and_others_go_on(
     tmp_path: Path, how: signal.Signals
@@ -260,6 +262,7 @@ def _open_source(address: DatabaseAddress) -> FleetSource:
     return FleetSource(FleetReader(address))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("open_", [_open_file, _open_source, Reporter])
 def test_what_fails_at_any_statement_while_it_is_opened_leaves_no_connection_and_no_lease(
     address: DatabaseAddress, monkeypatch: pytest.MonkeyPatch, open_: Callable[[DatabaseAddress], Any]
@@ -301,6 +304,7 @@ def clients_of(ports: list[int], name: str, **options: Any) -> FleetClient:
     return FleetClient([f"http://127.0.0.1:{port}/v1/fleets/{name}" for port in ports], **options)
 
 
+@pytest.mark.thorough
 def test_a_client_of_two_services_goes_on_when_the_first_is_killed(address: DatabaseAddress) -> None:
     token = make_fleet(address, ROUNDS)["operator"]
     raw = f"{address.conninfo}&fleet={address.name}"

@@ -52,6 +52,7 @@ def session() -> Iterator[Any]:
 SHARES = [4, pytest.param(1, marks=pytest.mark.thorough)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", SHARES, ids=["short", "long"])
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator]
 @settings(max_examples=5 * TORTURE, suppress_health_check=list(HealthCheck))
@@ -176,6 +177,7 @@ def test_bodies_that_are_no_objects_or_no_json(service: Service, path: str) -> N
         check(service, path, body, [names[number % len(names)]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", VALID)
 def test_every_value_replaced_by_every_other(service: Service, path: str) -> None:
     for name in VALID[path]:

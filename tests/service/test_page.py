@@ -67,6 +67,7 @@ def create_fleets(folder: Path) -> dict[str, dict[str, str]]:
     return {name: make_fleet(folder / f"{name}.turnout", {}) for name in FLEETS}
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_every_command_of_the_page_has_the_answer_that_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "work"

@@ -43,6 +43,7 @@ def page() -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize(
     ("query", "order"),

@@ -21,7 +21,7 @@ from turnout.adapters.nvflare.fleet import FleetPlan
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, Feature, Features, FleetReader, Scheduler
 
-pytestmark = pytest.mark.files
+pytestmark = [pytest.mark.files, pytest.mark.thorough]
 GUARANTEE = {"guaranteed_rate": 0.2, "cohort_size": 2}
 EDGE: dict[str, Any] = {"guaranteed_rate": "1/30"}
 ADDRESS = "https://turnout.example/v1/fleets/phones"

@@ -115,6 +115,7 @@ def test_a_setting_is_found_and_confirmed_with_other_seeds(
     assert progress[-1] == (len(result.trials) * 3 + 20,) * 2
 
 
+@pytest.mark.thorough
 def test_the_figures_are_those_of_the_run() -> None:
     result = find_setting("tolerance", build_for(), figure="mean_round", most=1e9, values=[2.0], rounds=40)
     plan = RunPlan("fair-pace", 40, 3, {"cohort_size": 3, "tolerance": 2.0}, world_settings={"clients": 12})

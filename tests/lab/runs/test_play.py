@@ -147,6 +147,7 @@ def test_a_long_turn_earns_one_turn_at_most() -> None:
     assert run.running.unearned.sum() == 300 - begun - 50
 
 
+@pytest.mark.thorough
 def test_in_known_constant_times_updates_come_nearly_as_fast_as_they_can() -> None:
     # Four clients of 1, 1, 1 and 10 s with two slots: the last one can have at most 1/11 of the turns.
     class Constant(PaperWorld):

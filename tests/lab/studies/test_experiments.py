@@ -84,7 +84,10 @@ def test_experiments_share_runs_of_the_documented_length_and_are_found_by_name()
         find_experiments("queus")
 
 
-@pytest.mark.parametrize("name", GROUPS["numerical"])
+@pytest.mark.parametrize(
+    "name",
+    [name if name != "overview" else pytest.param(name, marks=pytest.mark.thorough) for name in GROUPS["numerical"]],
+)
 def test_every_experiment_has_tables_and_claims(results: list[Result], name: str) -> None:
     findings = result_of(results, name).findings
     assert findings.tables
@@ -137,6 +140,7 @@ def test_runs_that_are_stored_are_not_played_and_missing_ones_are_named(store: R
         experiment.findings(Runs(experiment.plans(1, 77), store))
 
 
+@pytest.mark.thorough
 def test_results_are_written_as_figures_data_and_claims(shown: list[Result], tmp_path: Path) -> None:
     write_results(shown, tmp_path)
     for result in shown:

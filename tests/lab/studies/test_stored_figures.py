@@ -18,16 +18,6 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[3]
 FIGURES = stored_figures()
 #: Figures of other datasets, worlds and studies, which are drawn in the same way as one of the others. The figures of
-#: the leaderboard are also drawn from runs (test_leaderboard.py).
-SIMILAR = (
-    *("digits/accuracy", "digits/fairness-impact", "cifar-10/time-to-accuracy", "numerical/training-time"),
-    *("numerical/theory", "numerical/stability", "numerical/lemma", "leaderboard/traces"),
-    *("fashion-mnist/accuracy", "cifar-10/accuracy", "fashion-mnist/fairness-impact", "cifar-10/fairness-impact"),
-    "fairness-impact/fairness-impact",
-    *("fashion-mnist/price-of-fairness", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),
-    *("digits/slots", "cifar-10/slots", "paper/slots", "phones-recorded"),
-    *("numerical/horizon", "numerical/pull-record", "numerical/queues", "numerical/trade-off"),
-)
 NAME = re.compile(r"\b[pmcC][0-9a-f]{10}\b|\bC\d+_\d+_[0-9a-f]{10}\b")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 PINNED = re.search(r"^matplotlib==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
@@ -44,18 +34,9 @@ def test_a_stored_figure_has_a_title_and_a_description(figure: Path) -> None:
     assert re.search(r'<svg role="img" [^>]*>\s*<title>[^<]+</title>\s*<desc>[^<]+\.</desc>', head)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(PINNED is None or version("matplotlib") != PINNED[1], reason="another matplotlib draws other bytes")
-@pytest.mark.parametrize(
-    "figure",
-    [
-        pytest.param(
-            figure,
-            id=str(figure.relative_to(RESULTS)),
-            marks=[pytest.mark.thorough] if any(name in str(figure) for name in SIMILAR) else [],
-        )
-        for figure in FIGURES
-    ],
-)
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda path: str(path.relative_to(RESULTS)))
 def test_a_stored_figure_is_drawn_from_its_stored_tables(figure: Path) -> None:
     drawn, stored = FIGURES[figure](), figure.read_text(encoding="utf-8")
     assert text_of(drawn) == text_of(stored)

@@ -118,6 +118,7 @@ def test_a_stored_plan_is_not_played_again(store: RunStore) -> None:
     assert train_plans([], store) == []
 
 
+@pytest.mark.thorough
 @forking
 def test_a_finished_run_keeps_its_model_only_on_request(store: RunStore) -> None:
     plans = [FEW[0], FEW[2], make_plan(model="mlp", hidden=4, rounds=4)]
@@ -388,6 +389,7 @@ class Announced(PaperWorld):
         return super().offer(round)
 
 
+@pytest.mark.thorough
 def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunStore], tmp_path: Path) -> None:
     """The world is known to this process only, and travels with the task."""
     register_world(Announced, "announced")

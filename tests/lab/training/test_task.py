@@ -177,7 +177,7 @@ def make_learner(kind: str, task: TorchTask) -> Any:
 @pytest.mark.parametrize(
     ("split", "model", "training"),
     [
-        pytest.param(EQUAL, mlp, PLAIN_TRAINING, id="mlp-equal"),
+        pytest.param(EQUAL, mlp, PLAIN_TRAINING, id="mlp-equal", marks=pytest.mark.thorough),
         pytest.param(RAGGED, mlp, PLAIN_TRAINING, id="mlp-ragged"),
         pytest.param(EQUAL, convolutional, EVERY_SETTING, id="convolutional-equal"),
         pytest.param(RAGGED, convolutional, EVERY_SETTING, id="convolutional-ragged", marks=pytest.mark.thorough),

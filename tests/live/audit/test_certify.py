@@ -526,6 +526,7 @@ def test_a_hostile_certificate_or_record_is_reported_in_one_line(
         assert all(len(line) < 1100 for line in lines)
 
 
+@pytest.mark.thorough
 def test_an_endless_certificate_takes_little_memory() -> None:
     code, output, errors = run_limited("verify", "/dev/zero", "/dev/zero")
     assert (code, errors) == (1, "")

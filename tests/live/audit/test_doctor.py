@@ -630,6 +630,7 @@ def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(sl
     assert any(text.startswith("all decisions are kept") for text in texts_of(new))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("damage", "part", "message"), DAMAGES)
 def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(
     slots_path: Path, damage: str | Callable[[Connection], None], part: str, message: str

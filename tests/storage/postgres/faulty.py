@@ -141,7 +141,6 @@ class Harness:
         forker: Starts the processes.
         folder: Where their sockets are.
         clusters: The places where the database may be; the first has it at the beginning.
-        first: The statement of a call at which the first fault of each kind is injected; the next ones follow.
 
     Attributes:
         faults: The number of faults by kind.
@@ -149,14 +148,14 @@ class Harness:
         passes: How often a fault of a kind was injected at every statement of a call, by kind and call.
     """
 
-    def __init__(self, forker: Forker, folder: Path, *clusters: Cluster, first: int = 1) -> None:
+    def __init__(self, forker: Forker, folder: Path, *clusters: Cluster) -> None:
         self.forker, self.folder, self.clusters = forker, folder, clusters
         self.primary = clusters[0]
         self.ledger = Ledger()
         self.faults: Counter[str] = Counter()
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.passes: Counter[tuple[str, str]] = Counter()
-        self._first, self._names, self._times, self._processes = first, count(), count(1), list[Process]()
+        self._names, self._times, self._processes = count(), count(1), list[Process]()
         self._places: dict[tuple[str, str], Iterator[tuple[int, str]]] = {}
         self._calls = cycle(CALLS)
         self._databases = ThreadPoolExecutor(1)  # a server ends with the thread that has started it
@@ -190,7 +189,7 @@ class Harness:
             self._acknowledge(call, *values)
             return False
         key = (kind, "open" if kind == STANDBY else call)
-        position, when = next(self._places.setdefault(key, _places(self._first)))
+        position, when = next(self._places.setdefault(key, _places()))
         self._arm(kind, self.beside if call == "report_beside" else self.writer, position, when)
         if kind == STANDBY:
             self.writer.signal(signal.SIGKILL)
@@ -457,7 +456,7 @@ class Harness:
         self._databases.shutdown()
 
 
-def _places(first: int) -> Iterator[tuple[int, str]]:
-    for position in count(first):
+def _places() -> Iterator[tuple[int, str]]:
+    for position in count(1):
         yield position, "before"
         yield position, "after"

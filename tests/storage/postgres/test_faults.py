@@ -31,16 +31,12 @@ from storage.postgres.faulty import (
     Harness,
 )
 
+pytestmark = pytest.mark.thorough
 #: How many faults of each kind.
-SHORT = dict.fromkeys((CUT, KILL, STANDBY, STOP, SILENCE, USURP, CLOCKS, DATABASE), 1)
-LONG = {CUT: 12 * TORTURE, KILL: 12 * TORTURE, DATABASE: 9 * TORTURE} | dict.fromkeys(
+FAULTS = {CUT: 12 * TORTURE, KILL: 12 * TORTURE, DATABASE: 9 * TORTURE} | dict.fromkeys(
     (STANDBY, STOP, SILENCE, USURP, CLOCKS), 4 * TORTURE
 )
-SIZES = [
-    pytest.param(SHORT, 3, id="short"),  # the first statements of all calls are the same
-    pytest.param(LONG, 1, id="long", marks=pytest.mark.thorough),
-]
-FAIL_OVERS = [1, pytest.param(2 * TORTURE, marks=pytest.mark.thorough)]
+FAIL_OVERS = 2 * TORTURE
 
 
 @pytest.fixture(scope="session")
@@ -56,31 +52,28 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize(("faults", "first"), SIZES)
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_fails_at_any_statement(
-    forker: Forker, short_folder: Path, faults: dict[str, int], first: int
+    forker: Forker, short_folder: Path
 ) -> None:
-    with running_cluster(CRASHING) as cluster, closing(Harness(forker, short_folder, cluster, first=first)) as harness:
-        inject(harness, faults, everywhere=(CUT, DATABASE, KILL) if TORTURE > 1 and faults is LONG else ())
+    with running_cluster(CRASHING) as cluster, closing(Harness(forker, short_folder, cluster)) as harness:
+        inject(harness, FAULTS, everywhere=(CUT, DATABASE, KILL) if TORTURE > 1 else ())
 
 
-@pytest.mark.parametrize("fail_overs", FAIL_OVERS)
 def test_nothing_is_lost_when_a_synchronous_replica_takes_the_place_of_the_database(
-    forker: Forker, short_folder: Path, fail_overs: int
+    forker: Forker, short_folder: Path
 ) -> None:
     with running_replica(synchronous=True) as clusters, closing(Harness(forker, short_folder, *clusters)) as harness:
-        inject(harness, {PRIMARY: fail_overs, KILL: fail_overs // 2, CUT: fail_overs // 2})
+        inject(harness, {PRIMARY: FAIL_OVERS, KILL: FAIL_OVERS // 2, CUT: FAIL_OVERS // 2})
 
 
-@pytest.mark.parametrize("fail_overs", FAIL_OVERS)
 def test_commits_that_an_asynchronous_replica_does_not_have_are_missed_aloud_and_no_others(
-    forker: Forker, short_folder: Path, fail_overs: int
+    forker: Forker, short_folder: Path
 ) -> None:
     with running_replica(synchronous=False) as clusters, closing(Harness(forker, short_folder, *clusters)) as harness:
-        for _ in range(fail_overs):
+        for _ in range(FAIL_OVERS):
             harness.lose_commits()
             harness.check()
-        assert harness.faults == {ASYNCHRONOUS: fail_overs}
+        assert harness.faults == {ASYNCHRONOUS: FAIL_OVERS}
 
 
 def inject(harness: Harness, faults: dict[str, int], everywhere: Sequence[str] = ()) -> None:

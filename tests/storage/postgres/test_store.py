@@ -198,6 +198,7 @@ def test_of_many_processes_that_open_a_store_at_once_one_becomes_the_writer(open
     note(writer)
 
 
+@pytest.mark.thorough
 def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_computes(
     cluster: Cluster, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_long_transaction_keeps_the_lease_and_is_not_ended_while_its_process_c
         open_()
 
 
-@pytest.mark.parametrize("in_pipeline", [False, True])
+@pytest.mark.parametrize("in_pipeline", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_writer_that_is_stopped_inside_a_transaction_is_replaced_and_stores_nothing(
     address: DatabaseAddress, open_: Open, in_pipeline: bool
 ) -> None:

@@ -173,7 +173,9 @@ def test_plans_with_recorded_clients_depend_on_the_content_of_the_files(tmp_path
 # Measurements
 
 
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize(
+    "name", ["training", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("numerical", "traces"))]
+)
 def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunMetrics], name: str) -> None:
     suite = played[name]
     for label in LABELS[name]:
@@ -349,7 +351,8 @@ def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: d
     assert "microseconds" not in suite.findings.tables["leaderboard"]
 
 
-@pytest.mark.parametrize("name", ["traces", "training", pytest.param("numerical", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["traces", "training", "numerical"])
 def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str, tmp_path: Path) -> None:
     suite = played[name]
     findings = with_costs(suite.board, suite.findings, choosing_costs(suite.board.plans(2, 5)))
@@ -424,6 +427,7 @@ def test_rounds_have_as_many_turns_as_there_are_slots() -> None:
     assert (mixed.world_settings["updates_per_version"], mixed.world_settings["mixing"]) == (1, 0.6)
 
 
+@pytest.mark.thorough
 def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as store:
         (result,) = reproduce([Leaderboard(SUITE)], store, seeds=2, rounds=64, workers=1)

@@ -127,6 +127,7 @@ def test_contenders_without_a_promise_are_judged_by_the_low_rate() -> None:
     assert [judged_rate(PriceOfFairness.contenders[label]) for label in (NONE, *PROMISES, EQUAL)] == [*RATES]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("experiment", [TimeToAccuracy(), PriceOfFairness()], ids=lambda one: one.name)
 def test_the_tables_hold_the_times_and_shortfalls_of_the_runs(experiment: PaceExperiment, tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as store:

@@ -402,6 +402,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(rules=all_rules(), steps=STEPS)
 def test_turns_rests_and_the_certificate_agree_with_a_literal_recount(rules: dict[str, Any], steps: list[Any]) -> None:
