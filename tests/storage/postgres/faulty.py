@@ -197,7 +197,7 @@ class Harness:
         was_injected = self._disarm()
         if not was_injected:
             self.passes[key] += position > 1
-            self._places[key] = _places(1)
+            self._places[key] = _places()
         return was_injected
 
     def _acknowledge(self, call: str, *values: Any) -> None:
