@@ -178,6 +178,8 @@ def test_queues_are_restored_from_their_state_and_other_rates_are_refused() -> N
     assert restored.forfeited.tolist() == queues.forfeited.tolist()
     with pytest.raises(StateError, match="are for 3 clients with 3 different rates, expected 3 clients with rate 1/2"):
         FairnessQueues(3, 0.5).restore(queues.state())
+    with pytest.raises(StateError, match="are for 3 clients with rate 1/2, expected 4 clients with rate 1/2"):
+        FairnessQueues(4, 0.5).restore(FairnessQueues(3, 0.5).state())
 
 
 @pytest.mark.parametrize("key", ["rounds", "forfeited", "retired"])

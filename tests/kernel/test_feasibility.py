@@ -168,6 +168,11 @@ def test_a_client_that_is_never_available_can_be_promised_nothing() -> None:
     assert caught.value.cohort_size is None
 
 
+def test_one_client_alone_can_be_promised_its_availability() -> None:
+    with pytest.raises(InfeasiblePromise, match=r"the largest feasible rate is 0\.5"):
+        require_feasible([0.75], [0.5], 1)
+
+
 def test_the_error_names_the_largest_rate_a_sufficient_cohort_size_and_the_bottleneck_also_when_it_is_copied() -> None:
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible([0.15] * 100, [1.0] * 100, 8)

@@ -239,6 +239,12 @@ def test_a_selection_computes_the_contexts_once(open_fleet: OpenFleet) -> None:
     ]
 
 
+def test_as_many_features_as_those_of_the_paper_are_computed_by_their_own_function(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(features=Features.of(BATTERY, compute=lambda known: [known["battery"]] * 3, outputs=3))
+    play_round(scheduler, {"a": {"battery": 0.5}, "b": {"battery": 0.25}})
+    assert contexts_in(scheduler) == [[[0.5] * 3, [0.25] * 3]]
+
+
 # Clients about which nothing is known
 
 

@@ -435,6 +435,9 @@ def test_over_selection_keeps_the_first_updates_and_breaks_ties_by_row(open_flee
     assert kinds == ["cut_off", "redundant", "arrived", "arrived", "redundant"]
     # A missing client took at least as long as the last one kept; the time of a surplus client is learned as it is.
     assert report.exchange_times.tolist() == [2.0, 9.0, 2.0, 2.0, 2.0]
+    with FleetReader(scheduler.path) as reader:
+        (recorded,) = reader.closed_rounds()
+    assert recorded.duration == 2.0, "the server did not wait for the surplus client"
     certificate = scheduler.certificate()
     assert certificate.turns.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
     assert certificate.owed.tolist() == [0.2, 0.2, 0, 0, 0.2, 0.2, 0.2, 0.2]

@@ -229,6 +229,7 @@ def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: fleet
         ({"": (0, 1)}, "signals must have non-empty names other than 'loss', got ''"),
         ({"loss": (0, 1)}, "signals must have non-empty names other than 'loss', got 'loss'"),
         ({"utility": 1}, "utility in signals must be a smallest and a largest value, got 1"),
+        ({"utility": (0,)}, r"utility in signals must be a smallest and a largest value, got \(0,\)"),
         ({"utility": (2, 1)}, "high of utility must be at least 2"),
         ({"utility": (0, math.inf)}, "high of utility must be finite"),
     ],

@@ -420,7 +420,8 @@ def test_a_new_head_start_is_the_tolerance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("value", 5), ("value", ""), ("value_weight", -1), ("head_start", float("nan"))]
+    ("setting", "value"),
+    [("value", 5), ("value", ""), ("value_weight", -1), ("head_start", float("nan")), ("head_start", -0.5)],
 )
 def test_odd_values_and_head_starts_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"^{setting} must be "):

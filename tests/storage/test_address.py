@@ -41,6 +41,13 @@ def test_an_address_keeps_every_option_of_the_connection_except_the_name_of_the_
     assert pickle.loads(pickle.dumps(address)) == address
 
 
+def test_another_fleet_of_the_same_database_keeps_the_options_of_the_connection() -> None:
+    with_options = DatabaseAddress.parse("postgresql:///work?sslmode=require&fleet=phones").with_name("cars")
+    assert with_options == DatabaseAddress.parse("postgresql:///work?sslmode=require&fleet=cars")
+    without = DatabaseAddress.parse("postgresql:///work?fleet=phones").with_name("cars")
+    assert without == DatabaseAddress.parse("postgresql:///work?fleet=cars")
+
+
 @pytest.mark.parametrize("name", ["phones", "A.b-c_9", "7", "x" * 50])
 def test_names_of_fleets_are_kept_as_they_are(name: str) -> None:
     assert DatabaseAddress.parse(f"postgresql:///work?fleet={name}").name == name

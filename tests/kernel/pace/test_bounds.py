@@ -225,6 +225,16 @@ def test_the_bound_of_a_large_fleet_with_different_rates_is_found_at_once() -> N
     assert 2 < proved_bound(rates, 200_000, 900, tolerance=2).turns < 4
 
 
+def test_turns_that_count_when_they_are_completed_are_missing_while_they_last() -> None:
+    """Without rounds a selection counts at once, and a completed turn after its decision and three further ones."""
+    selected, finished = (
+        proved_bound(0.1, 4, 1, tolerance=2, counts=counts, known=slots(3)) for counts in ("selected", "completed")
+    )
+    assert finished.turns == pytest.approx(selected.turns + 0.1 * (1 + 3))
+    assert {"no turn lasts longer than 3 further decisions", "no turn fails"} <= set(finished.conditions)
+    assert "no turn fails" not in selected.conditions
+
+
 # Where nothing is proved
 
 

@@ -14,6 +14,8 @@ from tracking.recording import Broken, Recording
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live._internals import WriterMetrics
+from turnout.live.operation import monitoring
+from turnout.live.turns.state import Fleet
 
 
 def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
@@ -105,6 +107,23 @@ def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
 
 IDS = [f"c{number}" for number in range(6)]
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
+
+
+@pytest.mark.parametrize(("large_from", "judged"), [(10_000, [1, 2, 3, 4, 8]), (1, [1, 2, 4, 8])])
+def test_the_promise_is_judged_after_rounds_1_2_4_and_8_and_in_small_fleets_after_clients_have_joined(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, large_from: int, judged: list[int]
+) -> None:
+    scheduler, rounds = open_fleet(), list[int]()
+
+    def judge(fleet: Fleet) -> str:
+        rounds.append(fleet.round)
+        return ""
+
+    monkeypatch.setattr(monitoring, "LARGE_FLEET", large_from)
+    monkeypatch.setattr(monitoring, "infeasible_notice", judge)
+    for round_ in range(1, 10):
+        play_round(scheduler, IDS[: 4 if round_ < 3 else 5])
+    assert rounds == judged
 
 
 def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) -> None:

@@ -130,6 +130,8 @@ def test_a_client_that_returned_after_enough_others_is_late_but_not_busy() -> No
     policy.tell(report_of(2, [0, 1, 2], [1.0, 9.0, 9.0], outcomes=["arrived", "late", "late"]))
     assert policy.busy(3).tolist() == [False, True, True, True, False, False]
     assert not policy.busy(8)[[1, 2, 3]].any()
+    policy.tell(report_of(8, [0, 1, 2, 3], [0.2, 0.3, 0.5, 0.3], outcomes=["arrived", "arrived", "late", "late"]))
+    assert policy.busy(9).tolist() == [False, False, False, True, False, False], "of less than a second"
 
 
 def test_over_selection_inside_or_outside_does_not_make_clients_busy() -> None:
