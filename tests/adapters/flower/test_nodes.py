@@ -412,13 +412,6 @@ def test_queries_go_on_until_a_round_has_enough_clients(open_fleet: OpenFleet) -
     assert scheduler.clients == ["c126", "c127", "c128", "c129"]
 
 
-def test_a_node_that_disconnects_during_the_query_is_not_registered_by_its_node_id(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
-    grid.client("c2").trouble, grid.client("c2").troubled = "gone", ("query", "evaluate")
-    train(scheduler, grid, rounds=2)
-    assert scheduler.clients == ["c0", "c1"]
-
-
 def test_identify_clients_returns_the_node_of_each_client_that_answers(clock: Clock) -> None:
     grid, start = InProcessGrid([*named_nodes(2), Node(777, plain_app())]), clock.now
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("query",)
