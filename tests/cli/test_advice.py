@@ -86,11 +86,6 @@ def test_errors_are_translated_to_options_and_commands(error: TurnoutError, expe
     assert advice_for(pickle.loads(pickle.dumps(error))) == expected  # a worker process may have raised it
 
 
-def test_a_missing_dataset_names_the_command_that_downloads_it(tmp_path: Path) -> None:
-    said = complaint("simulate", "--world", "name=training", "--world", "dataset=cifar-10", TURNOUT_DATA=str(tmp_path))
-    assert said.endswith("Try: turnout data fetch cifar-10 downloads it\n")
-
-
 def test_a_store_with_several_runs_names_the_option(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     with RunStore(path) as store:

@@ -15,7 +15,6 @@ import pytest
 import turnout
 from cli import in_process
 from documents import check_command
-from turnout.cli.app import COMMANDS
 from turnout.cli.studies import demo
 from turnout.kernel.backend import using_kernel
 
@@ -39,14 +38,6 @@ def run_here(*arguments: str) -> in_process.Done:
 def test_the_version_names_the_kernel() -> None:
     assert run("--version").stdout == f"turnout {turnout.__version__} (compiled kernel)\n"
     assert run("--version", TURNOUT_KERNEL="numpy").stdout == f"turnout {turnout.__version__} (numpy kernel)\n"
-
-
-def test_help_lists_the_commands_and_is_the_default() -> None:
-    shown = run_here("--help").stdout
-    for command in (*COMMANDS, "--version", "--with"):
-        assert command in shown
-    assert "Usage: turnout" in run_here().stdout
-    assert "Usage: turnout fleet tokens" in run_here("fleet", "tokens").stdout
 
 
 def test_the_commands_are_few() -> None:

@@ -89,21 +89,6 @@ def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
     assert run_data(*arguments, data=tmp_path).stdout == message
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-def test_the_real_fashion_mnist_is_downloaded_and_found(tmp_path: Path, served: tuple[Path, str]) -> None:
-    folder, address = served
-    for name in FASHION:
-        (folder / f"{name}.gz").symlink_to(DEBIAN / f"{name}.gz")
-    target = tmp_path / "data" / "fashion-mnist"
-    target.mkdir(parents=True)
-    (target / FASHION[0]).write_bytes(b"damaged")  # it is found before Debian's
-    done = run_data("fetch", "fashion-mnist", "--address", address, data=tmp_path / "data")
-    counts = "60,000 training and 10,000 test images"
-    assert done.stdout == f"fashion-mnist is complete, in {target}: {counts}\n", done.stderr
-    assert done.stderr == ""
-    assert sorted(path.name for path in target.iterdir()) == sorted(FASHION)
-
-
 def test_a_failed_download_prints_one_line_and_leaves_no_file(tmp_path: Path, served: tuple[Path, str]) -> None:
     folder, address = served
     target = tmp_path / "target"

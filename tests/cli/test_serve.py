@@ -312,6 +312,7 @@ def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> No
         assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", lines[0])
         assert lines[1:] == ["Press Ctrl-C to stop.\n"]
         assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "fleet.turnout"
+        assert status_of(port, "/api/store", {"host": "evil.example"}) == 421
         listener = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
         try:
             listener.request("GET", "/api/live")
@@ -367,16 +368,6 @@ def test_a_generated_token_is_printed_once(runs: Path) -> None:
         out, err = process.communicate(timeout=MAX_WAIT)
     assert "".join([*lines, out, err]).count(token[1]) == 1
     assert "Keep the address secret: it contains the token.\n" in lines
-
-
-def test_a_token_must_be_long(runs: Path) -> None:
-    assert "at least 12 printable ASCII characters" in error_of("fleet", "dashboard", runs, "--token", "short")
-
-
-def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
-    assert "there is no file" in error_of("fleet", "dashboard", folder / "nothing.turnout")
-    (folder / "empty.turnout").touch()
-    assert "empty.turnout" in error_of("fleet", "dashboard", folder / "empty.turnout")
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])

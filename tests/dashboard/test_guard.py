@@ -314,23 +314,6 @@ def test_a_public_host_gets_a_generated_token(directory: Path, monkeypatch: pyte
     assert made[0] != made[1]
 
 
-def test_a_loopback_host_needs_no_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Serving(directory / "fleet.turnout", monkeypatch, port=0) as running:
-        (address,) = running.addresses
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        assert running.status("/api/store") == 200
-        assert running.status("/api/store", {"Host": "evil.example"}) == 421
-
-
-def test_the_announced_address_contains_no_given_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = "a&b#c+d%20e;f=g"
-    for host in ("127.0.0.1", "0.0.0.0"):
-        with Serving(directory / "fleet.turnout", monkeypatch, host=host, port=0, token=token) as running:
-            assert urlsplit(running.addresses[0])[2:] == ("/", "", "")
-            assert running.status("/api/store") == 401
-            assert running.status(f"/?token={quote(token)}") == 303
-
-
 def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
     with served_fleet(tmp_path, 2, token=TOKEN) as server:
         answer = server.get("/healthz")
