@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.runs.keepsakes import play_rounds, unusual_rounds
+from lab.runs.keepsakes import play_rounds
 from narrowing import known
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
@@ -51,24 +51,6 @@ def write(store: RunStore, key: str = "one", records: list[RoundRecord] = RECORD
     return store.write_run(key, PLAN, columns_of(records), clients=40, code_version="1.0")
 
 
-def test_appended_chunks_are_read_as_one_run(store: RunStore) -> None:
-    run = begin(store)
-    for first in range(0, 30, 7):
-        store.append(run, columns_of(RECORDS[first : first + 7]))
-    assert list(store.columns(run).records()) == RECORDS
-    assert list(store.columns(run).records()) == RECORDS
-
-
-def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
-    with RunStore(path) as store:
-        run = begin(store)
-        for record in unusual_rounds():
-            store.append(run, columns_of([record]))
-    with RunStore(path, read_only=True) as store:
-        assert list(store.columns(run).records()) == unusual_rounds()
-        assert list(store.columns(run).records()) == unusual_rounds()
-
-
 def test_a_run_is_found_by_its_key(store: RunStore) -> None:
     assert store.find("one") is None
     run = begin(store)
@@ -93,18 +75,14 @@ def test_the_same_key_and_plan_continue_the_same_run(store: RunStore) -> None:
         begin(store, clients=41)
 
 
-def test_nothing_can_be_appended_to_a_finished_run(store: RunStore) -> None:
+def test_a_finished_run_is_not_continued_and_writing_it_again_changes_nothing(store: RunStore) -> None:
     run = write(store)
+    assert write(store, records=RECORDS[:5]) == run
+    assert list(store.columns(run).records()) == RECORDS
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: begin another run"):
         store.append(run, columns_of([]))
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: read it, delete it, or choose another key"):
         begin(store)
-
-
-def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
-    run = write(store)
-    assert write(store, records=RECORDS[:5]) == run
-    assert list(store.columns(run).records()) == RECORDS
     with pytest.raises(StoreError, match="another plan"):
         store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
 
@@ -168,8 +146,6 @@ def test_only_the_newest_snapshot_is_kept_and_the_last_append_can_finish_the_run
     info = known(store.find("one"))
     assert (info.rounds, info.finished) == (30, True)
     assert store.snapshot(run) is None
-    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished"):
-        store.append(run, columns_of([]), finish=True)
 
 
 def test_a_run_may_be_finished_with_a_snapshot_or_without_more_rounds(store: RunStore) -> None:

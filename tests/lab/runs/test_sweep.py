@@ -108,15 +108,6 @@ def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int
 # One plan in memory.
 
 
-def test_a_plan_played_in_memory_has_all_its_rounds_and_gives_the_same_run_again() -> None:
-    columns = play_plan(PLANS[0])
-    assert columns.rounds.tolist() == list(range(1, 13))
-    assert columns.clients == 40
-    assert len(columns.chosen) == 12 * 8
-    assert play_plan(PLANS[0]).to_bytes() == play_plan(PLANS[0]).to_bytes()
-    assert play_plan(PLANS[0]).to_bytes() != play_plan(replace(PLANS[0], seed=2)).to_bytes()
-
-
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_keeping_choices_stores_only_the_selections_and_their_times(name: str) -> None:
     plan = RunPlan(name, 15, 4)

@@ -194,14 +194,6 @@ def test_batches_depend_on_round_seed_and_epoch() -> None:
     assert np.array_equal(batch_orders(model, 3, 1)[1], first[0])
 
 
-def test_the_average_is_weighted_by_shares() -> None:
-    models = np.array([[1.0, 2.0], [4.0, 8.0]])
-    result = average_models(np.zeros(2), models, np.array([0.1, 0.2]), np.array([100.0, 300.0]))
-    assert result.weights.tolist() == [3.25, 6.5]
-    assert result.losses.tolist() == [0.1, 0.2]
-    assert result.finite.tolist() == [True, True]
-
-
 def test_a_diverged_model_is_excluded_from_the_average() -> None:
     models = np.array([[1.0, 2.0], [np.nan, 8.0], [np.inf, 1.0], [3.0, 4.0], [5.0, 6.0]])
     losses = np.array([0.1, 0.2, 0.3, np.nan, 0.5])
@@ -209,15 +201,6 @@ def test_a_diverged_model_is_excluded_from_the_average() -> None:
     assert result.finite.tolist() == [True, False, False, False, True]
     assert result.weights.tolist() == [4.0, 5.0]
     assert np.array_equal(result.losses, [0.1, np.nan, np.nan, np.nan, 0.5], equal_nan=True)
-
-
-@pytest.mark.parametrize("clients", [0, 3])
-def test_without_a_finite_model_the_weights_stay_the_same(clients: int) -> None:
-    before = np.array([7.0, 9.0])
-    result = average_models(before, np.full((clients, 2), np.nan), np.zeros(clients), np.ones(clients))
-    assert result.weights.tolist() == [7.0, 9.0]
-    assert np.isnan(result.losses).tolist() == [True] * clients
-    assert result.finite.tolist() == [False] * clients
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
