@@ -421,17 +421,20 @@ def test_runs_and_groups_are_judged_as_the_command_line_judges_them(tmp_path: Pa
     arguments = ("simulate", "fair-pace", "random", "--rounds", "40", "--seeds", "2", "--store", store, "--json")
     printed = json.loads(in_process.run(*arguments).stdout)["policies"]
     with served(store) as server:
-        groups = {group["policy"]: group for group in server.json("/api/compare")["groups"]}
-        runs = server.json("/api/runs")
-    assert runs["share_of"] == "of the rounds it was available for"
+        data, runs = server.json("/api/compare"), server.json("/api/runs")
+    groups = {group["policy"]: group for group in data["groups"]}
+    assert (data["reference_rate"], data["share_of"]) == (0.15, "of the rounds it was available for")
+    assert (runs["reference_rate"], runs["share_of"]) == (data["reference_rate"], data["share_of"])
     for policy in printed:
         group, seeds = groups[policy["policy"]], policy["per_seed"]
         assert (group["status"], group["tolerance"]) == (policy["status"], policy["tolerance"])
         assert group["worst_shortfall"]["mean"] == pytest.approx(policy["largest_shortfall"])
-        assert group["least_share"]["mean"] == pytest.approx(policy["least_share"]["mean"], rel=1e-5)
+        for name in ("least_share", "shortfall"):
+            assert group[name]["mean"] == pytest.approx(policy[name]["mean"], rel=1e-5)
         rows = {run["seed"]: run for run in runs["rows"] if run["policy"] == policy["policy"]}
         assert [rows[seed["seed"]]["status"] for seed in seeds] == [seed["status"] for seed in seeds]
         for row in rows.values():
             summary = in_process.json_of("runs", "show", store, str(row["id"]))["summary"]
             assert (summary["status"], summary["share_of"]) == (row["status"], f"{runs['share_of']}")
             assert summary["largest_shortfall"] == pytest.approx(row["figures"]["shortfall"], rel=1e-5)
+            assert summary["least_share"] == pytest.approx(row["figures"]["least_share"], rel=1e-5)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from starlette.routing import Route
 
-from dashboard.served import Served, run_store, served, small_fleet
+from dashboard.served import Served, run_store, served, served_fleet, small_fleet
 from live.fleets import packed_from_disk
 from turnout.dashboard.app import make_app, page_files
 from turnout.dashboard.views import overview
@@ -55,9 +55,7 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
 
 @pytest.fixture(scope="module")
 def fleet(directory: Path) -> Iterator[Served]:
-    small_fleet(directory / "fleet.turnout", rounds=12)
-    with served(directory / "fleet.turnout") as server:
-        server.wait_read()
+    with served_fleet(directory, 12) as server:
         yield server
 
 

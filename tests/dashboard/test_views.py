@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
-from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
+from dashboard.served import Served, Stored, run_store, served, served_fleet, served_run, small_fleet
 from live.fleets import offered, play_round
 from narrowing import known
 from turnout.dashboard.views import common, comparing, rounds
@@ -51,9 +51,7 @@ def runs(directory: Path, stored: Stored) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def fleet(directory: Path) -> Iterator[Served]:
-    small_fleet(directory / "fleet.turnout", rounds=60)
-    with served(directory / "fleet.turnout") as server:
-        server.wait_read()
+    with served_fleet(directory, 60) as server:
         yield server
 
 
@@ -767,25 +765,6 @@ def test_training_curves_of_several_seeds_are_averaged(folder: Path) -> None:
     assert close_to(group["low"], np.maximum(mean - half, 0.0))
     assert close_to(group["high"], np.minimum(mean + half, 1.0))
     assert (group["runs"], group["is_current"]) == (3, True)
-
-
-def test_compare_and_runs_judge_by_the_promise_of_the_command_line(folder: Path) -> None:
-    """A share of the rounds for which a client was available is no share of all rounds."""
-    path = folder / "runs.turnout"
-    settings = ("--set", "cohort_size=3", "--world", "clients=12", "--rounds", "40", "--seeds", "2")
-    done = in_process.run("simulate", "random", "fair-pace", *settings, "--store", str(path), "--json")
-    printed = {row["policy"]: row for row in json.loads(done.stdout)["policies"]}
-    with served(path) as server:
-        data = server.json("/api/compare?run=1")
-        rows = server.json("/api/runs?run=1")["rows"]
-    assert (data["reference_rate"], data["share_of"]) == (0.15, "of the rounds it was available for")
-    shown = {group["policy"]: group for group in data["groups"]}
-    assert len(shown) == len(printed) == 2
-    for group, row in zip(sorted(shown.items()), sorted(printed.items()), strict=True):
-        for name in ("least_share", "shortfall"):
-            assert close_to([group[1][name]["mean"]], [row[1][name]["mean"]]), (group[0], name)
-        own = [one["figures"]["least_share"] for one in rows if one["policy"] == group[0]]
-        assert close_to([sum(own) / 2], [group[1]["least_share"]["mean"]])
 
 
 def test_compare_averages_the_summaries_over_seeds(directory: Path, runs: Served, stored: Stored) -> None:
