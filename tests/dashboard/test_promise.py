@@ -362,7 +362,7 @@ def text_of(page: Page, selector: str) -> str:
 
 @needs_browser
 @pytest.mark.thorough
-def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
+def test_the_badge_of_every_page_says_broken_and_the_chart_shows_the_tolerance(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
@@ -376,14 +376,6 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
         assert f"{ids[summary.worst]} is {summary.worst_behind:.2f} turns behind" in sentence, name
         assert "since round" in sentence, name
         assert "books balance" not in text_of(broken_page, "body"), name
-    assert broken_page.console == []
-
-
-@pytest.mark.thorough
-@needs_browser
-def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
-    with FleetReader(broken) as scheduler:
-        summary = scheduler.certificate().summary()
     chart = "document.querySelector('[data-chart=\"turns-behind\"]')"
     turn_to(broken_page, "fairness")
     broken_page.wait_for(f"{chart}.layout?.shapes?.length > 0")

@@ -812,6 +812,8 @@ def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have(fo
             for seed, rounds in {0: 30, 1: 20, 2: 25}.items()
         ]
         durations = [store.columns(run).durations[:20] for run in done]
+        empty = RunPlan("random", 20, 7, world_settings={"clients": 12})  # without rounds, it is not compared
+        store.begin(empty.key, empty.as_dict(), clients=12, code_version="test")
     with served(path) as server:
         data = server.json("/api/compare")
     (group,) = data["groups"]
@@ -839,16 +841,6 @@ def test_the_current_run_is_compared_if_there_are_too_many_groups_or_runs(
         groups = server.json(f"/api/compare?run={ids[current]}")["groups"]
     assert sorted(group["runs"] for group in groups) == [[ids[index]] for index in shown]
     assert [group["runs"] for group in groups if group["is_current"]] == [[ids[current]]]
-
-
-def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:
-    path, plan = folder / "runs.turnout", RunPlan("random", 20, 7, world_settings={"clients": 12})
-    with RunStore(path) as store:
-        done = [play_into(store, RunPlan("random", 20, seed, world_settings={"clients": 12})) for seed in range(2)]
-        store.begin(plan.key, plan.as_dict(), clients=12, code_version="test")
-    with served(path) as server:
-        (group,) = server.json("/api/compare")["groups"]
-    assert group["runs"] == done
 
 
 # System

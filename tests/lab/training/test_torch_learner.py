@@ -299,7 +299,7 @@ def test_products_in_bfloat16_give_nearly_the_result_of_float32() -> None:
 
 
 @every_learner_and_numpy
-def test_saving_and_loading_copy_the_weights(make: Maker) -> None:
+def test_saving_and_loading_copy_the_weights_and_those_of_another_model_are_rejected(make: Maker) -> None:
     with digits(make) as learner:
         weights = learner.initial_weights(0)
         saved, expected = learner.saved(weights), learner.saved(weights)
@@ -307,11 +307,6 @@ def test_saving_and_loading_copy_the_weights(make: Maker) -> None:
         saved[:] = 0
         assert np.array_equal(learner.saved(loaded), expected)
         assert np.array_equal(learner.saved(weights), expected)
-
-
-@every_learner_and_numpy
-def test_weights_of_another_model_are_rejected(make: Maker) -> None:
-    with digits(make) as learner:
         count = learner.network.parameters
         for wrong in (np.zeros(count - 1), np.zeros((1, count)), np.zeros(count, dtype=np.int64), np.full(count, "0")):
             with pytest.raises(
