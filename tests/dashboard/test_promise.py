@@ -31,30 +31,25 @@ OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet whose promise is broken on purpose."""
+def broken_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serves a fleet whose promise is broken on purpose."""
     path = tmp_path_factory.mktemp("broken") / "fleet.turnout"
     promise_fleet(path, "rbcsf", speed_weight=20.0)
-    return path
-
-
-@pytest.fixture(scope="module")
-def fair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fair") / "fleet.turnout"
-    promise_fleet(path, "fair-pace")
-    return path
-
-
-@pytest.fixture(scope="module")
-def broken_server(broken: Path) -> Iterator[Served]:
-    with served(broken) as server:
+    with served(path) as server:
         server.wait_read()
         yield server
 
 
 @pytest.fixture(scope="module")
-def fair_server(fair: Path) -> Iterator[Served]:
-    with served(fair) as server:
+def broken(broken_server: Served) -> Path:
+    return broken_server.path
+
+
+@pytest.fixture(scope="module")
+def fair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("fair") / "fleet.turnout"
+    promise_fleet(path, "fair-pace")
+    with served(path) as server:
         server.wait_read()
         yield server
 
@@ -134,8 +129,8 @@ def test_the_metrics_of_a_broken_promise(broken: Path, broken_server: Served) ->
     assert value_of(samples, "turnout_promise_tolerance_turns") == TOLERANCE
 
 
-def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path, fair_server: Served) -> None:
-    turns = turns_by_round(fair)
+def test_a_fair_fleet_is_never_beyond_the_tolerance(fair_server: Served) -> None:
+    turns = turns_by_round(fair_server.path)
     at_any_time = max(
         number * RATE - count for counts in turns.values() for number, count in enumerate(counts, start=1)
     )
