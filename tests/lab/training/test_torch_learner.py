@@ -97,9 +97,10 @@ def scale_images(data: Dataset) -> torch.Tensor:
 
 def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
     """Compares every client with a plain round of that client alone."""
-    plain = PlainRound(
-        paper_network(data), learner.training, scale_images(data), torch.tensor(data.train_labels).long()
-    )
+    network, images = paper_network(data), scale_images(data)
+    if isinstance(learner, NumpyLearner):
+        network, images = learner.network, torch.from_numpy(data.train_images / data.brightest)
+    plain = PlainRound(network, learner.training, images, torch.tensor(data.train_labels).long())
     results = learner.train(cohorts)
     assert len(results) == len(cohorts)
     for result, trained in zip(results, cohorts, strict=True):
@@ -136,6 +137,13 @@ TRAININGS = [
 def test_a_round_equals_a_plain_loop(make: Maker, training: dict[str, Any]) -> None:
     with digits(make, **training) as learner:
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3)])
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+@pytest.mark.parametrize("training", TRAININGS, ids=str)
+def test_a_round_of_numpy_equals_a_plain_loop(hidden: int, training: dict[str, Any]) -> None:
+    learner = NumpyLearner(DIGITS, Training(**training), hidden=hidden)
+    check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3)])
 
 
 @pytest.mark.parametrize(
