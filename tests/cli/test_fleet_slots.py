@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import in_process
-from cli.in_process import output_of
+from cli.in_process import output_of, run
 from turnout.live import Scheduler
 
 FLEET = "slots.turnout"
@@ -28,10 +28,6 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> float:
         started = time.time()
         scheduler.fill([f"c{number}" for number in range(8)])
     return started
-
-
-def run(*arguments: str) -> in_process.Done:
-    return in_process.run(*arguments, COLUMNS="150")
 
 
 def test_the_status_names_the_clients_that_train(started: float) -> None:

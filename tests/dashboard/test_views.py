@@ -22,10 +22,10 @@ from hypothesis.extra import numpy as hnp
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
 from dashboard.served import Served, Stored, run_store, served, served_fleet, served_run, small_fleet
+from lab.analysis.records import columns_of as columns_with_cohorts
 from live.fleets import offered, play_round
 from narrowing import known
 from turnout.dashboard.views import common, comparing, rounds
-from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import jain_index, lorenz_curve, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
@@ -64,27 +64,6 @@ def audit(directory: Path, fleet: Served) -> Audit:
 def columns_of(directory: Path, run: int) -> RoundColumns:
     with RunStore(directory / "runs.turnout", read_only=True) as store:
         return store.columns(run)
-
-
-def columns_with_cohorts(
-    clients: int, cohorts: list[list[int]], seconds: list[float] | None = None, contexts: Any = None
-) -> RoundColumns:
-    """Returns rounds with these cohorts, in which all clients are available and arrive.
-
-    Args:
-        clients: The number of clients.
-        cohorts: The clients of each round.
-        seconds: The time of all clients in each round; by default one second.
-        contexts: The context of all clients in each round; by default ones.
-    """
-    records = []
-    for round_, cohort in enumerate(cohorts, start=1):
-        rows, available = np.array(cohort), np.ones(clients, dtype=np.bool_)
-        times = np.full(len(rows), 1.0 if seconds is None else seconds[round_ - 1])
-        features = np.tile(np.ones(3) if contexts is None else contexts[round_ - 1], (len(rows), 1))
-        report = RoundReport(round_, rows, features, times, available=available)
-        records.append(RoundRecord(Selection(round_, rows), report))
-    return RoundColumns.from_records(records, clients=clients)
 
 
 def turns_behind(columns: RoundColumns, rate: float) -> Any:
@@ -149,7 +128,7 @@ def test_only_clients_that_are_behind_are_listed_as_behind(folder: Path) -> None
     with served_run(
         folder,
         {"cohort_size": 2, "guaranteed_rate": "1/2", "allow_infeasible": True},
-        columns_with_cohorts(4, [[0, 1], [0, 2]]),
+        columns_with_cohorts([[0, 1], [0, 2]], clients=4, contexts=np.ones((2, 2, 3))),
     ) as server:
         behind = server.json("/api/overview")["behind"]
     assert [(entry["id"], entry["behind"]) for entry in behind] == [("3", 1)]
@@ -602,7 +581,9 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
     rng = np.random.default_rng(0)
     contexts = np.exp(rng.uniform(-2.3, 2.3, (rounds, 1))) * np.ones(3)
     times = rng.uniform(5.0, 5.5, rounds).tolist()
-    columns = columns_with_cohorts(1, [[0]] * rounds, times, contexts)
+    columns = columns_with_cohorts(
+        [[0]] * rounds, clients=1, times=[[seconds] for seconds in times], contexts=contexts[:, None]
+    )
     context_error = typical_error = typical = 0.0
     for index, (seconds, predicted) in enumerate(zip(times, predictions(columns)[0].tolist(), strict=True)):
         if index >= 2:
@@ -834,7 +815,7 @@ def test_the_current_run_is_compared_if_there_are_too_many_groups_or_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, runs: int, most: int, current: int, shown: list[int]
 ) -> None:
     monkeypatch.setattr(comparing, "MAX_RUNS", most)
-    path, columns = folder / "runs.turnout", columns_with_cohorts(30, [[0]])
+    path, columns = folder / "runs.turnout", columns_with_cohorts([[0]], clients=30, contexts=np.ones((1, 1, 3)))
     with RunStore(path) as store:
         ids = [write_random_run(store, "rbcsf", {"cohort_size": size}, columns) for size in range(1, runs + 1)]
     with served(path) as server:
@@ -916,7 +897,8 @@ def test_a_large_fleet_is_sampled_with_the_200_clients_that_are_furthest_behind(
     without = set(np.random.default_rng(0).permutation(2600)[:200].tolist())
     cohort = [row for row in range(2600) if row not in without]
     settings = {"cohort_size": len(cohort), "guaranteed_rate": 0.5}
-    with served_run(folder, settings, columns_with_cohorts(2600, [cohort])) as server:
+    columns = columns_with_cohorts([cohort], clients=2600, contexts=np.ones((1, len(cohort), 3)))
+    with served_run(folder, settings, columns) as server:
         data = server.json("/api/fairness")["taken_vs_promised"]
         assert data["of"] == 2600
         shown = [int(client) for client in data["ids"]]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lab.runs.keepsakes import play_rounds
+from lab.runs.keepsakes import columns_of, play_rounds
 from narrowing import known
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
@@ -37,10 +37,6 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[RunStore]:
     with RunStore(path) as opened:
         yield opened
-
-
-def columns_of(records: list[RoundRecord]) -> RoundColumns:
-    return RoundColumns.from_records(records, clients=40)
 
 
 def begin(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:
