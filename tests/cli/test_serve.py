@@ -359,15 +359,22 @@ def test_a_token_of_the_user_is_never_printed(runs: Path) -> None:
     assert token not in "".join([*lines, out, err])
 
 
-def test_a_generated_token_is_printed_once(runs: Path) -> None:
-    with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
-        token = re.search(r"\?token=(\S+)", lines[0])
-        assert token
-        assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=MAX_WAIT)
-    assert "".join([*lines, out, err]).count(token[1]) == 1
-    assert "Keep the address secret: it contains the token.\n" in lines
+def test_a_public_host_gets_a_new_token_each_time_which_is_printed_once(runs: Path) -> None:
+    made = set()
+    for _ in range(2):
+        with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
+            token = re.search(r"\?token=(\S+)", lines[0])
+            assert token
+            made.add(token[1])
+            assert status_of(port, "/api/store") == 401
+            assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
+            assert status_of(port, f"/?token={token[1]}") == 303
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=MAX_WAIT)
+        assert "".join([*lines, out, err]).count(token[1]) == 1
+        assert "Keep the address secret: it contains the token.\n" in lines
+    assert len(made) == 2
+    assert min(map(len, made)) >= 32
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])

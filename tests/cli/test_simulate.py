@@ -270,18 +270,6 @@ def test_an_infeasible_rate_is_refused_in_the_unit_of_the_user_with_the_true_lim
     assert run("simulate", "fair-pace", "--rounds", "2", "--set", "guaranteed_rate=0.25").returncode == 0
 
 
-def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
-    result = json_of("check")
-    assert result["tolerance"] == 2
-    assert result["proved_bound"] == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
-    proved = json_of("check", "--tolerance", str(result["tolerance_for_proof"]))
-    assert proved["proved_bound"] == pytest.approx(2)
-    unprovable = json_of("check", "--tolerance", "0.4")
-    assert unprovable["proved_bound"] == pytest.approx(0.4 - 0.15 + 0.15 * 39 / 8)
-    assert unprovable["tolerance_for_proof"] is None
-    assert json.loads(run("check", "--rate", "0.3", "--json").stdout)["proved_bound"] is None
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [

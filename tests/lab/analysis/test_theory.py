@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -173,31 +172,7 @@ def test_the_drift_constant_and_the_bound_on_the_queues_follow_their_formulas() 
     assert with_penalty == pytest.approx(math.sqrt(16 * (1.25 + 15)))
 
 
-# The certificate
-
-
-cohorts_of_four = st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=40)
-rates = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(3, 20), Fraction(1)])
-
-
-@given(cohorts_of_four, st.one_of(rates, st.lists(rates, min_size=4, max_size=4)))
-def test_the_certificate_holds_for_any_selections(cohorts: list[list[int]], rate: Fraction | list[Fraction]) -> None:
-    queues = FairnessQueues(4, rate)  # type: ignore[arg-type]  # the stubs of NumPy do not include fractions
-    turns = np.zeros(4, dtype=np.int64)
-    for cohort in cohorts:
-        queues.advance(np.array(cohort, dtype=np.int64))
-        turns[cohort] += 1
-    certificate = queues.certificate(turns)
-    margins = [
-        Fraction(
-            int(turns_of_client * certificate.units_per_turn - promised + owed),
-            certificate.units_per_turn * len(cohorts),
-        )
-        for turns_of_client, promised, owed in zip(
-            turns, certificate.promised_units, certificate.owed_units, strict=True
-        )
-    ]
-    assert min(margins) >= 0
+# The estimates
 
 
 def run(seed: int = 0, rounds: int = 30) -> RoundColumns:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -113,12 +112,6 @@ def test_without_torch_the_error_states_how_to_install_it() -> None:
         training_world(items=30, model="cnn")
     with pytest.raises(SettingError, match=NEEDED):
         LearnerCache("cuda")
-
-
-@pytest.mark.usefixtures("torch_is_missing")
-def test_the_mlp_trains_without_torch() -> None:
-    world: Any = training_world(items=30, hidden=4)
-    assert world.federation.learner.evaluate([world.weights])[0] < 0.5
 
 
 def test_torch_is_not_imported_before_it_is_needed() -> None:
