@@ -174,7 +174,8 @@ class Terminal(io.StringIO):
 
 
 def test_a_deletion_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = _saved(tmp_path)
+    store = str(tmp_path / "runs.turnout")
+    run("simulate", "random", "--rounds", "5", "--store", store)
     assert "answer yes, or pass --yes" in error_of("runs", "delete", store, "1")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     refused = run("runs", "delete", store, "1")
@@ -341,12 +342,6 @@ def test_an_invalid_configuration_is_reported_in_one_line_before_the_first_run(
 )
 def test_errors_are_reported_in_one_line(command: str, message: str) -> None:
     assert message in error_of(*command.split())
-
-
-def _saved(folder: Path) -> str:
-    store = folder / "good.turnout"
-    run("simulate", "random", "--rounds", "5", "--store", store)
-    return str(store)
 
 
 INTERRUPTED = """

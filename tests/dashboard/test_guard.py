@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -34,10 +33,9 @@ TOKEN = "a-token-for-the-tests"
 
 
 @pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        small_fleet(Path(name) / "fleet.turnout", rounds=4)
-        yield Path(name)
+def directory(directory: Path) -> Path:
+    small_fleet(directory / "fleet.turnout", rounds=4)
+    return directory
 
 
 @pytest.fixture(scope="module")

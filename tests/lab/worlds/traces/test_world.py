@@ -301,14 +301,8 @@ def test_requesting_offers_in_advance_has_no_effect(clock: Any) -> None:
         for ahead in (40, 3, round_ + 1, round_):
             with_lookahead.offer(ahead)
         offer, report = play_all_available(with_lookahead, round_)
-        assert offer == repeated_offer(without_lookahead, round_)
+        assert offer == without_lookahead.offer(round_)
         assert report == play_all_available(without_lookahead, round_)[1]
-
-
-def repeated_offer(world: TraceWorld, round_: int) -> RoundOffer:
-    first = world.offer(round_)
-    assert first == world.offer(round_)
-    return first
 
 
 def test_with_the_clock_of_rounds_a_round_starts_when_the_previous_one_ends() -> None:
