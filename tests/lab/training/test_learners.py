@@ -87,6 +87,8 @@ def test_an_image_of_unsuitable_size_is_rejected(image: tuple[int, int, int], co
 def test_a_layer_without_units_is_rejected(convolutions: Any, hidden: Any) -> None:
     with pytest.raises(SettingError, match="size of a layer must be"):
         Network((8, 8, 1), convolutions, hidden, 10)
+    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
+        learner(hidden=-1)
 
 
 def test_a_dataset_without_a_convolutional_network_is_rejected() -> None:
@@ -134,34 +136,6 @@ def test_a_diverged_model_is_excluded_from_the_average() -> None:
 def test_an_average_has_the_dtype_of_its_models(dtype: type[np.floating]) -> None:
     models: Any = np.array([[1.0], [2.0]], dtype=dtype)
     assert average_models(models[0], models, np.zeros(2), np.ones(2)).weights.dtype == dtype
-
-
-def test_a_new_model_has_the_right_size_and_low_accuracy() -> None:
-    assert learner(hidden=0).network.parameters == 64 * 10 + 10
-    model = learner(hidden=5)
-    weights = model.initial_weights(1)
-    assert weights.shape == (model.network.parameters,) == (64 * 5 + 5 + 5 * 10 + 10,)
-    assert model.evaluate([weights])[0] < 0.35
-    assert not np.array_equal(weights, model.initial_weights(2))
-    assert learner().train([]) == []
-    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
-        learner(hidden=-1)
-
-
-def test_each_of_several_models_is_evaluated_separately() -> None:
-    model = learner(hidden=0)
-    images = DIGITS.test_images.reshape(len(DIGITS.test_images), -1) / 16
-    models = [model.initial_weights(seed) for seed in range(3)]
-    expected = []
-    for weights in models:
-        matrix, biases = weights[:640].reshape(64, 10), weights[640:]
-        correct = [
-            np.argmax(image @ matrix + biases) == label for image, label in zip(images, DIGITS.test_labels, strict=True)
-        ]
-        expected.append(sum(correct) / len(images))
-    assert model.evaluate(models) == expected
-    assert len(set(expected)) == 3
-    assert model.evaluate([]) == []
 
 
 @pytest.mark.parametrize(
