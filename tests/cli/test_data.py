@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
-from cli.in_process import error_of, run
+from cli.in_process import error_of, output_of, run
 from lab.training.test_files import Server, server
 from turnout.lab.training.datasets import SOURCES, DataFile, Files
 from turnout.lab.worlds.traces.formats.files import read_traces, write_traces
@@ -102,8 +102,14 @@ def test_describe_prints_a_summary(generated: Path) -> None:
     assert "modelling assumption" not in done.stdout
 
 
-def test_describe_prints_the_assumptions(tmp_path: Path, generated: Path) -> None:
+def test_describe_prints_the_assumptions_and_nothing_about_parts_that_are_not_there(
+    tmp_path: Path, generated: Path
+) -> None:
     (tmp_path / "scores.csv").write_text("score\n5\n7\n")
+    shown = output_of("traces", "describe", tmp_path / "scores.csv")
+    assert "devices: 2, mean score 6" in shown
+    assert "availability:" not in shown
+    assert "share of time" not in shown
     (tmp_path / "series.csv").write_text("client,time,down_mbps\na,0,1\na,1800,0\n")
     part = tmp_path / "availability.csv"
     assert run("traces", "convert", generated, "--part", "availability", "--to", part).returncode == 0
@@ -119,15 +125,6 @@ def test_describe_prints_json(generated: Path) -> None:
     assert len(result["availability"]["by_hour"]) == 24
     assert list(result["links"]["down_mbps"]) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
     assert result["joined"]["devices"] == "by id"
-
-
-def test_describe_prints_files_without_availability(tmp_path: Path) -> None:
-    (tmp_path / "scores.csv").write_text("score\n5\n7\n")
-    done = run("traces", "describe", tmp_path / "scores.csv")
-    assert done.returncode == 0
-    assert "devices: 2, mean score 6" in done.stdout
-    assert "availability:" not in done.stdout
-    assert "share of time" not in done.stdout
 
 
 def test_a_record_shorter_than_a_day_has_no_values_for_the_other_hours(tmp_path: Path) -> None:

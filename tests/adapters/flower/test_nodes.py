@@ -240,12 +240,6 @@ def valid_status(_: Context) -> dict[str, float]:
     ("status", "problem"),
     [
         ({"free_cpu": float("nan"), "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got nan"),
-        ({"free_cpu": -1.0, "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got -1"),
-        (
-            {"free_cpu": 1.0, "bandwidth": float("inf")},
-            "bandwidth of 'c0' must be from 1e-06 to 1e+09 units of model_size per second, got inf",
-        ),
-        ({"free_cpu": 1e30, "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got 1e+30"),
         ({"free_cpu": 1.0}, "the status of 'c0' has no 'bandwidth'"),
     ],
 )
