@@ -122,7 +122,7 @@ endif
 
 # The newest versions of what every user installs, each time anew: all other tests run with those of constraints.txt.
 NEWEST := .venv-newest
-NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify check_slots explain fleet fleet_amend fleet_operate fleet_slots tokens))
+NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify explain fleet fleet_amend fleet_operate fleet_slots tokens))
 newest: $(LIGHT)  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check numpy typer rich matplotlib joblib pytest pytest-xdist hypothesis
