@@ -210,12 +210,9 @@ def test_idle_streams_send_keep_alive_comments_and_closed_ones_leave_no_threads_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed connections must not keep the server from ending."""
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=2, is_open=False)
     monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
     before = threading.active_count()
-    with served(path) as server:
-        server.wait_read()
+    with served_fleet(folder, 2, is_open=False) as server:
         for _ in range(5):
             with listening(server) as stream:
                 next_change(stream)

@@ -294,14 +294,12 @@ def test_an_unexpected_error_is_a_500_and_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The response contains no details of the error; the log does."""
-    small_fleet(folder / "fleet.turnout", rounds=2, is_open=False)
 
     def break_down(*_: Any) -> None:
         raise ZeroDivisionError("a secret")
 
     monkeypatch.setattr(overview, "_open_round", break_down)
-    with served(folder / "fleet.turnout") as server, caplog.at_level(logging.ERROR):
-        server.wait_read()
+    with served_fleet(folder, 2, is_open=False) as server, caplog.at_level(logging.ERROR):
         for _ in range(2):
             answer = server.get("/api/overview")
             assert answer.status == 500

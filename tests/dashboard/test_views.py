@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
-from dashboard.served import Served, Stored, run_store, served, served_fleet, served_run, small_fleet
+from dashboard.served import Served, Stored, run_store, served, served_fleet, served_run
 from lab.analysis.records import columns_of as columns_with_cohorts
 from live.fleets import offered, play_round
 from narrowing import known
@@ -167,11 +167,9 @@ def test_the_random_baseline_comes_from_runs_of_the_store(directory: Path, runs:
 
 
 def test_without_runs_of_random_selection_the_baseline_is_that_of_a_replay(folder: Path) -> None:
-    small_fleet(folder / "fleet.turnout", 15)
-    printed = in_process.json_of("fleet", "replay", folder / "fleet.turnout", "--policy", "random")
-    figure = printed["figures"]["mean_round"]
-    with served(folder / "fleet.turnout") as server:
-        server.wait_read()
+    with served_fleet(folder, 15) as server:
+        printed = in_process.json_of("fleet", "replay", server.path, "--policy", "random")
+        figure = printed["figures"]["mean_round"]
         data = server.json("/api/baseline")["random"]
     assert close_to([data["value"], data["half"]], [figure["replayed"], figure["half_width"]])
     assert close_to([data["ratio"]], [figure["recorded"] / figure["replayed"]])
