@@ -8,6 +8,7 @@ import pytest
 
 from cli.in_process import error_of, json_of, run
 from cli.test_fleet import play_slow_and_fast
+from live.fleets import play_round
 from turnout.kernel.certificate import Certificate
 from turnout.live import ClientStatus, Scheduler
 from turnout.live._internals import verify
@@ -18,9 +19,7 @@ def fleet(tmp_path: Path) -> Path:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2, "guaranteed_rate": 0.2}, deadline=30.0) as scheduler:
         for _ in range(5):
-            chosen = scheduler.choose({f"[b]{n}": ClientStatus(1.0, 2.0 + n) for n in range(6)})
-            scheduler.report_many(dict.fromkeys(chosen, 3.0))
-            scheduler.close_round()
+            play_round(scheduler, {f"[b]{n}": ClientStatus(1.0, 2.0 + n) for n in range(6)}, 3.0)
     return path
 
 

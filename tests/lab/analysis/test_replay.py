@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import World, named
+from live.fleets import World, named, play_round
 from live.turns.slots.played import open_slots
 from turnout.dashboard.sources import recording
 from turnout.dashboard.sources.recording import read_recording
@@ -294,8 +294,7 @@ def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp
     settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "accrual": "always"}
     with Scheduler.open(path, settings=settings, deadline=30.0, allow_infeasible=True) as scheduler:
         for clients in (["a", "b", "c"], ["a", "b", "c", "d"]):
-            scheduler.report_many(dict.fromkeys(scheduler.choose(clients), 3.0))
-            scheduler.close_round()
+            play_round(scheduler, clients, 3.0)
             scheduler.amend(deadline=20.0)
     notes = read_recording(path).notes
     assert "resampled times meet the present deadline, 20.0, in all rounds" in notes
@@ -517,9 +516,7 @@ def test_rounds_before_an_amendment_of_the_features_are_not_replayed(tmp_path: P
         play(scheduler, 6)
         scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
         for number in range(5):
-            for client in scheduler.choose({f"c{row}": {"battery": (row + number) % 9 / 9} for row in range(9)}):
-                scheduler.report(client, 2.0)
-            scheduler.close_round()
+            play_round(scheduler, {f"c{row}": {"battery": (row + number) % 9 / 9} for row in range(9)}, 2.0)
     record = read_recording(path)
     assert (len(record.columns), record.columns.contexts.shape[1]) == (5, 1)
     assert record.amended_after == 0
