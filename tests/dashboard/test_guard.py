@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -288,14 +288,11 @@ class Serving:
         self._thread.join(MAX_WAIT)
         assert not self._thread.is_alive()
 
-    def status(self, path: str, headers: dict[str, str] | None = None) -> int:
+    def status(self, path: str) -> int:
         address = urlsplit(self.addresses[0])
-        connection = HTTPConnection(address.hostname or "", address.port, timeout=MAX_WAIT)
-        try:
-            connection.request("GET", path, headers=headers or {})
+        with closing(HTTPConnection(address.hostname or "", address.port, timeout=MAX_WAIT)) as connection:
+            connection.request("GET", path)
             return connection.getresponse().status
-        finally:
-            connection.close()
 
 
 def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:

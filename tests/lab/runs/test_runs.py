@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,6 @@ from turnout.storage.files import database
 
 PLAN = {"policy": "rbcsf", "seed": 3, "settings": {"speed_weight": 5.0}}
 RECORDS = play_rounds(30, deadline=15.0, failure_rate=0.1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[RunStore]:
-    with RunStore(path) as opened:
-        yield opened
 
 
 def begin(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:

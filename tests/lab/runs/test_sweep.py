@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -87,12 +86,6 @@ PLANS = [
     RunPlan("fedcs", 5, 3),
     RunPlan("rbcsf", 20, 1, world_settings={"availability": {"kind": "markov", "share": 0.8, "persistence": 5}}),
 ]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    with RunStore(tmp_path / "runs.db") as opened:
-        yield opened
 
 
 def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:

@@ -57,17 +57,6 @@ FEW = [make_plan(rounds=6), make_plan("rbcsf", 5, gamma=0.5), make_plan("random"
 MIXED = [*PLANS[2:6], PLANS[-1]]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.turnout"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[RunStore]:
-    with RunStore(path) as opened:
-        yield opened
-
-
 @cache
 def play_whole_plan(plan: str) -> RoundColumns:
     return play_plan(RunPlan.from_dict(json.loads(plan)))
