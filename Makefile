@@ -110,7 +110,7 @@ $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 
 # Other tests of the commands compare texts that newer versions of typer print. These use each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI.
 LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/lab/runs/test_runs.py tests/tracking \
-	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_help_lists_the_commands_and_is_the_default test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
+	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
 	tests/cli/test_help.py tests/lab/drawing/test_style.py tests/lab/drawing/test_style.py tests/dashboard/test_routes.py tests/service/test_routes.py
 ifeq ($(LOWEST_PYTHON),)
 lowest:
@@ -122,7 +122,7 @@ endif
 
 # The newest versions of what every user installs, each time anew: all other tests run with those of constraints.txt.
 NEWEST := .venv-newest
-NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify check_slots explain fleet fleet_amend fleet_operate fleet_slots tokens))
+NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify explain fleet fleet_amend fleet_operate fleet_slots tokens))
 newest: $(LIGHT)  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check numpy typer rich matplotlib joblib pytest pytest-xdist hypothesis

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from waiting import MAX_WAIT
+from requesting import Reply, send_request
 
 
 @contextmanager
@@ -36,18 +35,12 @@ def running(*arguments: str | Path, **environment: str) -> Iterator[tuple[subpro
                 process.kill()
 
 
-def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-    """Returns the status, the headers and the body of a response."""
+def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
+    """Sends a request with a body in JSON."""
     sent = {"content-type": "application/json", **(headers or {})}
-    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
+    return send_request(port, method, path, None if body is None else json.dumps(body).encode(), sent)
 
 
 def status_of(port: int, path: str, headers: Mapping[str, str] | None = None) -> int:
     """Returns the status of a GET request."""
-    return int(send(port, "GET", path, headers=headers)[0])
+    return send(port, "GET", path, headers=headers).status

@@ -13,12 +13,13 @@ import pytest
 
 from cli.in_process import all_commands
 from cli.in_process import error_of as complaint
+from live.fleets import offered, play_round
 from live.forging import alter
 from turnout.cli.advice import advice_for, describe
 from turnout.cli.app import COMMANDS
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
 from turnout.lab import RunPlan, RunStore, sweep
-from turnout.live import ClientStatus, Scheduler
+from turnout.live import Scheduler
 
 LIBRARY = Path(__file__).parents[2] / "src" / "turnout"
 
@@ -86,11 +87,6 @@ def test_errors_are_translated_to_options_and_commands(error: TurnoutError, expe
     assert advice_for(pickle.loads(pickle.dumps(error))) == expected  # a worker process may have raised it
 
 
-def test_a_missing_dataset_names_the_command_that_downloads_it(tmp_path: Path) -> None:
-    said = complaint("simulate", "--world", "name=training", "--world", "dataset=cifar-10", TURNOUT_DATA=str(tmp_path))
-    assert said.endswith("Try: turnout data fetch cifar-10 downloads it\n")
-
-
 def test_a_store_with_several_runs_names_the_option(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     with RunStore(path) as store:
@@ -103,10 +99,7 @@ def test_a_store_with_several_runs_names_the_option(tmp_path: Path) -> None:
 def test_a_damaged_fleet_names_the_doctor(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2, "guaranteed_rate": 0.1}, deadline=9.0) as scheduler:
-        scheduler.report_many(
-            dict.fromkeys(scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)}), 3.0)
-        )
-        scheduler.close_round()
+        play_round(scheduler, offered(*(f"phone-{n}" for n in range(6))), 3.0)
     alter(path, "UPDATE events SET data = x'00' WHERE seq = 1")
     said = complaint("fleet", "export", path)
     assert "restore it from a backup" in said

@@ -15,7 +15,6 @@ import pytest
 import turnout
 from cli import in_process
 from documents import check_command
-from turnout.cli.app import COMMANDS
 from turnout.cli.studies import demo
 from turnout.kernel.backend import using_kernel
 
@@ -31,22 +30,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def run_here(*arguments: str) -> in_process.Done:
-    """Runs the command in this process."""
-    return in_process.run(*arguments, COLUMNS="120")
-
-
 def test_the_version_names_the_kernel() -> None:
     assert run("--version").stdout == f"turnout {turnout.__version__} (compiled kernel)\n"
     assert run("--version", TURNOUT_KERNEL="numpy").stdout == f"turnout {turnout.__version__} (numpy kernel)\n"
-
-
-def test_help_lists_the_commands_and_is_the_default() -> None:
-    shown = run_here("--help").stdout
-    for command in (*COMMANDS, "--version", "--with"):
-        assert command in shown
-    assert "Usage: turnout" in run_here().stdout
-    assert "Usage: turnout fleet tokens" in run_here("fleet", "tokens").stdout
 
 
 def test_the_commands_are_few() -> None:
@@ -82,10 +68,10 @@ print(*sys.modules)
 
 
 def test_a_mistyped_command_is_corrected() -> None:
-    done = run_here("fleeet")
+    done = in_process.run("fleeet")
     assert done.returncode == 2
     assert "No such command 'fleeet'. Did you mean 'fleet'?" in done.stderr
-    assert "Did you mean" not in run_here("xyz").stderr
+    assert "Did you mean" not in in_process.run("xyz").stderr
 
 
 def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
@@ -93,13 +79,13 @@ def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     assert done.returncode == 2
     assert done.stderr.strip() == "error: TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"
     assert done.stdout == ""
-    assert run_here("demo", "--rounds", "0").returncode == 2
-    assert run_here("dance").returncode == 2
+    assert in_process.run("demo", "--rounds", "0").returncode == 2
+    assert in_process.run("dance").returncode == 2
 
 
 def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    done = run_here("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
+    done = in_process.run("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
     assert done.returncode == 0, done.stderr
     for text in (
         "40 rounds",
@@ -125,7 +111,7 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
 def test_the_demo_prints_the_same_json_on_both_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "1", "--json", "--report", str(tmp_path / "report.html"))
     monkeypatch.setattr(demo, "_write_report", lambda *_: None)  # another test draws the figures
-    rows = json.loads(run_here(*arguments).stdout)["policies"]
+    rows = json.loads(in_process.run(*arguments).stdout)["policies"]
     with using_kernel("numpy"):
         assert rows == json.loads(in_process.run(*arguments, TURNOUT_KERNEL="numpy").stdout)["policies"]
     assert [row["policy"] for row in rows][:2] == ["FairPace, tolerance 2", "RBCS-F, weight 1"]
@@ -143,7 +129,7 @@ def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path, monkeypatc
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
-    done = run_here("demo", "--rounds", "20", "--seeds", "1", "--report", str(tmp_path / "r.html"))
+    done = in_process.run("demo", "--rounds", "20", "--seeds", "1", "--report", str(tmp_path / "r.html"))
     assert done.returncode == 0, done.stderr
     assert "FairPace, tolerance 2" in done.stdout
     assert "pip install 'turnout[plots]'" in done.stdout

@@ -17,6 +17,7 @@ import pytest
 
 from cli import in_process
 from cli.in_process import error_of, json_of
+from cli.in_process import output_of as run
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.cli.lab.playing import TrackedRun, Tracks
@@ -29,12 +30,6 @@ TRAINING = (
     *("simulate", "fair-pace", "random", "--world", "name=training", "--world", "hidden=8"),
     *("--set", "cohort_size=6", "--workers", "1", "--rounds", "12", "--seeds", "2"),
 )
-
-
-def run(*arguments: str | Path) -> str:
-    done = in_process.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def rows_in(file: Path) -> list[dict[str, str]]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cli import in_process
-from cli.in_process import error_of, run
+from cli.in_process import error_of, output_of, run
+from lab.training.test_files import Server, server
 from turnout.lab.training.datasets import SOURCES, DataFile, Files
 from turnout.lab.worlds.traces.formats.files import read_traces, write_traces
 from turnout.lab.worlds.traces.population import Generator
 
+__all__ = ["server"]
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
@@ -32,24 +30,6 @@ def run_data(*arguments: str, data: Path) -> in_process.Done:
 
 def error_of_data(*arguments: str, data: Path) -> str:
     return in_process.error_of("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """Yields a folder and the URL that serves it."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
 
 
 def test_the_list_has_every_dataset_and_its_folder(tmp_path: Path) -> None:
@@ -69,10 +49,9 @@ def test_a_complete_dataset_is_verified_and_not_downloaded(tmp_path: Path) -> No
 
 
 def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
-    tmp_path: Path, served: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, address = served
-    (folder / "apples.gz").write_bytes(gzip.compress(b"red and green"))
+    server.files = {"apples.gz": gzip.compress(b"red and green")}
     files = Files("fruit", (DataFile("apples", hashlib.sha256(b"red and green").hexdigest()),), "http://fruit.invalid/")
     content = SOURCES["digits"].parse({})
     fruit = replace(SOURCES["digits"], name="fruit", files=files, parse=lambda _: content)
@@ -80,39 +59,22 @@ def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
     target = tmp_path / "basket"
     target.mkdir()
     (target / "apples").write_bytes(b"damaged")
-    arguments = ("fetch", "fruit", "--address", address, "--folder", str(target))
+    arguments = ("fetch", "fruit", "--address", server.address, "--folder", str(target))
     message = f"fruit is complete, in {target}: 1,437 training and 360 test images\n"
     assert run_data(*arguments, data=tmp_path) == (message, "", 0)
     assert [path.name for path in target.iterdir()] == ["apples"]
     assert (target / "apples").read_bytes() == b"red and green"
-    (folder / "apples.gz").unlink()
+    server.files.clear()
     assert run_data(*arguments, data=tmp_path).stdout == message
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-def test_the_real_fashion_mnist_is_downloaded_and_found(tmp_path: Path, served: tuple[Path, str]) -> None:
-    folder, address = served
-    for name in FASHION:
-        (folder / f"{name}.gz").symlink_to(DEBIAN / f"{name}.gz")
-    target = tmp_path / "data" / "fashion-mnist"
-    target.mkdir(parents=True)
-    (target / FASHION[0]).write_bytes(b"damaged")  # it is found before Debian's
-    done = run_data("fetch", "fashion-mnist", "--address", address, data=tmp_path / "data")
-    counts = "60,000 training and 10,000 test images"
-    assert done.stdout == f"fashion-mnist is complete, in {target}: {counts}\n", done.stderr
-    assert done.stderr == ""
-    assert sorted(path.name for path in target.iterdir()) == sorted(FASHION)
-
-
-def test_a_failed_download_prints_one_line_and_leaves_no_file(tmp_path: Path, served: tuple[Path, str]) -> None:
-    folder, address = served
+def test_a_failed_download_prints_one_line_and_leaves_no_file(tmp_path: Path, server: Server) -> None:
     target = tmp_path / "target"
     arguments = ("fetch", "fashion-mnist", "--folder", str(target), "--address")
-    assert "File not found" in error_of_data(*arguments, address, data=tmp_path)
-    for name in FASHION:
-        (folder / f"{name}.gz").write_bytes(gzip.compress(b"something else"))
-    assert "it was not kept" in error_of_data(*arguments, address, data=tmp_path)
-    assert "is not a web address" in error_of_data(*arguments, f"file://{folder}/", data=tmp_path)
+    assert "Not Found" in error_of_data(*arguments, server.address, data=tmp_path)
+    server.files = {f"{name}.gz": gzip.compress(b"something else") for name in FASHION}
+    assert "it was not kept" in error_of_data(*arguments, server.address, data=tmp_path)
+    assert "is not a web address" in error_of_data(*arguments, f"file://{tmp_path}/", data=tmp_path)
     assert "cannot download" in error_of_data(*arguments, "http://127.0.0.1:port", data=tmp_path)
     assert list(target.iterdir()) == []
 
@@ -140,8 +102,14 @@ def test_describe_prints_a_summary(generated: Path) -> None:
     assert "modelling assumption" not in done.stdout
 
 
-def test_describe_prints_the_assumptions(tmp_path: Path, generated: Path) -> None:
+def test_describe_prints_the_assumptions_and_nothing_about_parts_that_are_not_there(
+    tmp_path: Path, generated: Path
+) -> None:
     (tmp_path / "scores.csv").write_text("score\n5\n7\n")
+    shown = output_of("traces", "describe", tmp_path / "scores.csv")
+    assert "devices: 2, mean score 6" in shown
+    assert "availability:" not in shown
+    assert "share of time" not in shown
     (tmp_path / "series.csv").write_text("client,time,down_mbps\na,0,1\na,1800,0\n")
     part = tmp_path / "availability.csv"
     assert run("traces", "convert", generated, "--part", "availability", "--to", part).returncode == 0
@@ -157,15 +125,6 @@ def test_describe_prints_json(generated: Path) -> None:
     assert len(result["availability"]["by_hour"]) == 24
     assert list(result["links"]["down_mbps"]) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
     assert result["joined"]["devices"] == "by id"
-
-
-def test_describe_prints_files_without_availability(tmp_path: Path) -> None:
-    (tmp_path / "scores.csv").write_text("score\n5\n7\n")
-    done = run("traces", "describe", tmp_path / "scores.csv")
-    assert done.returncode == 0
-    assert "devices: 2, mean score 6" in done.stdout
-    assert "availability:" not in done.stdout
-    assert "share of time" not in done.stdout
 
 
 def test_a_record_shorter_than_a_day_has_no_values_for_the_other_hours(tmp_path: Path) -> None:

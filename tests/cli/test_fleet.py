@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from live.fleets import play_round
 from live.forging import alter
 from narrowing import known
 from turnout.kernel.certificate import Certificate
@@ -81,9 +82,7 @@ def play_slow_and_fast(path: Path, rounds: int, **settings: Any) -> None:
     with Scheduler.open(path, policy="rbcsf", settings=every, deadline=30.0) as scheduler:
         for number in range(rounds):
             present = ["slow"] if number == 0 else ["slow", "fast"]
-            for client in scheduler.choose({name: status_of(1) for name in present}):
-                scheduler.report(client, 1.0 if client == "fast" else 20.0)
-            scheduler.close_round()
+            play_round(scheduler, {name: status_of(1) for name in present}, {"fast": 1.0, "slow": 20.0})
 
 
 @pytest.fixture
@@ -271,9 +270,7 @@ def test_clients_without_a_turn_for_lack_of_rounds_are_named(tmp_path: Path) -> 
     with Scheduler.open(path, settings={"cohort_size": 1, "guaranteed_rate": 0.1}, deadline=9.0) as scheduler:
         scheduler.register(["late-comer"])
         for _ in range(3):
-            scheduler.choose({"a": status_of(1)})
-            scheduler.report("a", 2.0)
-            scheduler.close_round()
+            play_round(scheduler, {"a": status_of(1)}, 2.0)
     shown = output_of("certify", path)
     assert "too few rounds to be promised one: late-comer." in shown
     assert "1 client was there for too few rounds to be served" in shown
@@ -284,9 +281,7 @@ def test_clients_without_a_turn_for_lack_of_rounds_are_named(tmp_path: Path) -> 
 def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, policy="random", settings={"cohort_size": 1}, deadline=9.0) as scheduler:
-        (chosen,) = scheduler.choose({"a": status_of(1)})
-        scheduler.report(chosen, 2.0)
-        scheduler.close_round()
+        play_round(scheduler, {"a": status_of(1)}, 2.0)
     assert "guarantees nothing" in error_of("certify", path)
     assert json_of("history", path, "a")["owed"] is None
     assert "selected 1 time, of which 1 counts as a turn, reliability 0.67\n" in output_of("history", path, "a")
@@ -452,9 +447,7 @@ def test_a_fleet_with_computed_features_can_be_read_without_them(tmp_path: Path)
         Feature("load", 0.1, 10), compute=lambda known: (known["load"], 1 / known["load"]), outputs=2
     )
     with Scheduler.open(path, features=features, settings=SETTINGS, deadline=9.0) as scheduler:
-        scheduler.choose({f"phone-{n:02}": {"load": 1.0 + n} for n in range(6)})
-        scheduler.report_many(dict.fromkeys(scheduler.status().out, 2.0))
-        scheduler.close_round()
+        play_round(scheduler, {f"phone-{n:02}": {"load": 1.0 + n} for n in range(6)}, 2.0)
     for command, *rest in COMMANDS:
         output_of(command, path, *rest)
 

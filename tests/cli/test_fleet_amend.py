@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from live.fleets import play_round
 from turnout.cli.fleet import operate as commands
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler, SchedulerOptions
 from turnout.live.operation.amending import Amendments
@@ -23,9 +24,7 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 3, "guaranteed_rate": 0.1}, deadline=30.0) as scheduler:
         for _ in range(4):
-            for client in scheduler.choose({f"phone-{row}": ClientStatus(1.0, 3.0) for row in range(8)}):
-                scheduler.report(client, 5.0)
-            scheduler.close_round()
+            play_round(scheduler, {f"phone-{row}": ClientStatus(1.0, 3.0) for row in range(8)}, 5.0)
     return path
 
 
@@ -112,9 +111,7 @@ def test_a_fleet_with_computed_features_is_amended_without_the_function(tmp_path
     features = Features.of(Feature("battery", 0.0, 1.0), compute=lambda columns: [np.sqrt(columns["battery"])])
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, features=features, settings={"cohort_size": 1}, deadline=9.0) as scheduler:
-        scheduler.choose({"a": {"battery": 0.5}})
-        scheduler.report("a", 1.0)
-        scheduler.close_round()
+        play_round(scheduler, {"a": {"battery": 0.5}})
     amend(path, "--deadline", "20")
     with Scheduler.open(path, features=features) as scheduler:
         assert scheduler.settings.deadline == 20.0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import in_process
+from cli.in_process import output_of, run
 from turnout.live import Scheduler
 
 FLEET = "slots.turnout"
@@ -29,10 +30,6 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> float:
     return started
 
 
-def run(*arguments: str) -> in_process.Done:
-    return in_process.run(*arguments, COLUMNS="150")
-
-
 def test_the_status_names_the_clients_that_train(started: float) -> None:
     shown = run("fleet", "status", FLEET).stdout
     assert "3 of 3 slots are in use" in shown
@@ -45,14 +42,8 @@ def test_the_status_names_the_clients_that_train(started: float) -> None:
     assert shown.endswith("no scheduler is: start the server again, which continues with them.\n")
 
 
-def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
+def test_a_fleet_is_examined_certified_and_exported() -> None:
     assert "The fleet is intact." in run("fleet", "doctor", FLEET).stdout
-    assert "turn is worth" in run("fleet", "explain", FLEET, "c3", "--round", "20").stdout
-    certified = run("fleet", "certify", FLEET, "-o", "proof.json")
-    assert certified.returncode == 0
-    assert "8 clients, 93 turns" in certified.stdout
-    assert "round" not in certified.stdout
-    assert "Verified" in run("verify", "proof.json", "proof.jsonl").stdout
     lines = [json.loads(line) for line in run("fleet", "export", FLEET).stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["join", *["fill"] * (len(lines) - 1)]
     assert "Promise kept" in run("fleet", "certify", FLEET).stdout
@@ -61,8 +52,11 @@ def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
 def test_commands_speak_of_turns_and_decisions() -> None:
     assert "turn" in run("fleet", "history", FLEET, "c3").stdout.splitlines()[2]
     explained = run("fleet", "explain", FLEET, "c3", "--round", "20").stdout
+    assert "turn is worth" in explained
     assert "turns behind, this decision included" in explained
-    proof = run("fleet", "certify", FLEET, "-o", "proof.json").stdout
+    proof = output_of("fleet", "certify", FLEET, "-o", "proof.json")
+    assert "8 clients, 93 turns" in proof
+    assert "Verified" in run("verify", "proof.json", "proof.jsonl").stdout
     kept = run("fleet", "compact", FLEET).stdout.splitlines()[0]
     copied = run("fleet", "backup", FLEET, "copy.turnout").stdout
     replayed = run("fleet", "replay", FLEET, "--policy", "random", "--draws", "2").stdout

@@ -33,6 +33,7 @@ def test_plain_turnout_shows_the_commands_in_groups_and_succeeds() -> None:
     assert set(PANELS) == set(COMMANDS)
     for command in COMMANDS:
         assert re.search(rf"^│ {command} ", done.stdout, re.MULTILINE), command
+    assert "--version" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.suites import SUITES
 
 run = partial(in_process.run, "study", "leaderboard", COLUMNS="240")
-error_of = partial(in_process.error_of, "study", "leaderboard")
 
 SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")
 TRACK = ("--track", "tracking.recording:Recording:x")
@@ -108,19 +107,6 @@ def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reac
     assert "0.875" in lines[" reach"]
     assert "≥ 6.0 ± 1.0 (2 never)" in lines[" two do"]
     assert lines[" two do"].split("│")[-2].strip() == "–"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("asink",), "unknown suite 'asink' (did you mean 'async'?); there are numerical, traces, training, async"),
-        (("async", "--traces", "x.csv"), "the suite async plays no traces"),
-        (("training", "--traces", "x.csv"), "the suite training plays no traces"),
-        (("numerical", "rbcfs"), "unknown policy 'rbcfs' (did you mean 'rbcsf'?)"),
-    ],
-)
-def test_invalid_questions_are_refused(arguments: tuple[str, ...], message: str) -> None:
-    assert message in error_of(*arguments)
 
 
 # Without rounds

@@ -36,8 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     LEARNERS.clear()
 
 
-def run(folder: Path, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:
-    world = ["name=training", f"learner={learner}", "world={clients = 10}"]
+def run(folder: Path, *options: str) -> in_process.Done:
+    world = ["name=training", "learner=users_tasks:make_task", "world={clients = 10}"]
     shared = ["random", "--rounds", "4", "--set", "cohort_size=3", *(f"--world={setting}" for setting in world)]
     with chdir(folder):
         return in_process.run("simulate", *shared, *options)
@@ -53,21 +53,3 @@ def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) 
         assert [run.plan["world_settings"]["learner"] for run in runs.runs()] == ["users_tasks:make_task"] * 2
         for stored in runs.runs():
             assert (runs.columns(stored.id).metrics["accuracy"] > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("learner", "message"),
-    [
-        (
-            "users_tasks:make",
-            "module 'users_tasks' has no attribute 'make' (did you mean 'make_task'?); it has make_task",
-        ),
-        ("nowhere:make", "the learner 'nowhere:make' cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
-        ("my-task", "unknown learner 'my-task'"),
-    ],
-)
-def test_a_learner_that_cannot_be_found_is_explained(folder: Path, learner: str, message: str) -> None:
-    done = run(folder, learner=learner)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {message}")
-    assert done.stderr.count("\n") == 1

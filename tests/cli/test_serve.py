@@ -312,6 +312,7 @@ def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> No
         assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", lines[0])
         assert lines[1:] == ["Press Ctrl-C to stop.\n"]
         assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "fleet.turnout"
+        assert status_of(port, "/api/store", {"host": "evil.example"}) == 421
         listener = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
         try:
             listener.request("GET", "/api/live")
@@ -358,25 +359,22 @@ def test_a_token_of_the_user_is_never_printed(runs: Path) -> None:
     assert token not in "".join([*lines, out, err])
 
 
-def test_a_generated_token_is_printed_once(runs: Path) -> None:
-    with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
-        token = re.search(r"\?token=(\S+)", lines[0])
-        assert token
-        assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=MAX_WAIT)
-    assert "".join([*lines, out, err]).count(token[1]) == 1
-    assert "Keep the address secret: it contains the token.\n" in lines
-
-
-def test_a_token_must_be_long(runs: Path) -> None:
-    assert "at least 12 printable ASCII characters" in error_of("fleet", "dashboard", runs, "--token", "short")
-
-
-def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
-    assert "there is no file" in error_of("fleet", "dashboard", folder / "nothing.turnout")
-    (folder / "empty.turnout").touch()
-    assert "empty.turnout" in error_of("fleet", "dashboard", folder / "empty.turnout")
+def test_a_public_host_gets_a_new_token_each_time_which_is_printed_once(runs: Path) -> None:
+    made = set()
+    for _ in range(2):
+        with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
+            token = re.search(r"\?token=(\S+)", lines[0])
+            assert token
+            made.add(token[1])
+            assert status_of(port, "/api/store") == 401
+            assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
+            assert status_of(port, f"/?token={token[1]}") == 303
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=MAX_WAIT)
+        assert "".join([*lines, out, err]).count(token[1]) == 1
+        assert "Keep the address secret: it contains the token.\n" in lines
+    assert len(made) == 2
+    assert min(map(len, made)) >= 32
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])

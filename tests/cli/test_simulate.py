@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from contextlib import chdir, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -19,8 +20,10 @@ import pytest
 
 from cli import in_process
 from cli.in_process import error_of, json_of, output_of
+from turnout.cli.lab import playing
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
 from turnout.lab.analysis.metrics import summarise
+from turnout.lab.runs.sweep import run_id
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> in_process.Done:
@@ -102,9 +105,14 @@ def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     assert [row["policy"] for row in result["policies"]] == ["ours", "random"]
     assert (result["rounds"], result["seeds"], result["baseline"]) == (30, 2, "random")
     options = ("--rounds", "10", "--seeds", "1", "--set", "cohort_size=4", "--baseline", "ours")
-    result = json_of("simulate", "--config", config, *options)
+    result = json_of("simulate", "--config", config, *options, "--store", tmp_path / "runs.turnout")
     assert (result["rounds"], result["seeds"], result["baseline"]) == (10, 1, "ours")
     assert result["policies"][0]["per_seed"][0]["mean_cohort"] == 4.0
+    world = {"clients": 20, "availability": {"kind": "markov", "share": 0.7, "persistence": 5}}
+    with RunStore(tmp_path / "runs.turnout", read_only=True) as store:
+        for policy, settings in (("rbcsf", {"cohort_size": 4, "speed_weight": 5.0}), ("random", {"cohort_size": 4})):
+            plan = RunPlan(policy, 10, 0, settings, world_settings=world)
+            assert store.columns(run_id(store, plan)).to_bytes() == play_plan(plan).to_bytes()
 
 
 def test_a_folder_that_is_a_file_is_reported_before_the_first_round(tmp_path: Path) -> None:
@@ -166,7 +174,8 @@ class Terminal(io.StringIO):
 
 
 def test_a_deletion_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = _saved(tmp_path)
+    store = str(tmp_path / "runs.turnout")
+    run("simulate", "random", "--rounds", "5", "--store", store)
     assert "answer yes, or pass --yes" in error_of("runs", "delete", store, "1")
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     refused = run("runs", "delete", store, "1")
@@ -262,18 +271,6 @@ def test_an_infeasible_rate_is_refused_in_the_unit_of_the_user_with_the_true_lim
     assert run("simulate", "fair-pace", "--rounds", "2", "--set", "guaranteed_rate=0.25").returncode == 0
 
 
-def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
-    result = json_of("check")
-    assert result["tolerance"] == 2
-    assert result["proved_bound"] == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
-    proved = json_of("check", "--tolerance", str(result["tolerance_for_proof"]))
-    assert proved["proved_bound"] == pytest.approx(2)
-    unprovable = json_of("check", "--tolerance", "0.4")
-    assert unprovable["proved_bound"] == pytest.approx(0.4 - 0.15 + 0.15 * 39 / 8)
-    assert unprovable["tolerance_for_proof"] is None
-    assert json.loads(run("check", "--rate", "0.3", "--json").stdout)["proved_bound"] is None
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -309,6 +306,9 @@ def test_the_check_names_bounds_clients_at_risk_and_errors(options: str, text: s
     ("text", "message"),
     [
         ("rounds = = 3", "is not valid TOML: Invalid value (at line 1, column 10)"),
+        ('[[policy]]\nname = "rbcs"', "unknown policy 'rbcs' (did you mean 'rbcsf'?)"),
+        ('[[policy]]\nname = "rbcsf"\nguaranteed_rate = 0.5', "the largest feasible rate is 0.2"),
+        ('[world]\nname = "mars"\n[[policy]]\nname = "random"', "unknown world 'mars'"),
         ("round = 3", "unknown entry 'round' (did you mean 'rounds'?)"),
         ("[[policy]]\ncohort_size = 3", "[[policy]] table 1 needs a name"),
         ("world = 3", "write one [world] table and any number of [[policy]] tables"),
@@ -317,65 +317,31 @@ def test_the_check_names_bounds_clients_at_risk_and_errors(options: str, text: s
         (None, "cannot read"),
     ],
 )
-def test_an_invalid_configuration_is_reported_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+def test_an_invalid_configuration_is_reported_in_one_line_before_the_first_run(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
     config = tmp_path / "bad.toml"
     if text is not None:
         config.write_text(text)
-    assert message in error_of("simulate", "--config", config)
+    assert message in error_of("simulate", "--config", config, "--store", tmp_path / "runs.turnout")
+    assert not (tmp_path / "runs.turnout").exists()
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("simulate rbcfs", "unknown policy 'rbcfs' (did you mean 'rbcsf'?)"),
-        ("simulate rbcsf --set speed_wait=3", "(did you mean 'speed_weight'?)"),
-        (
-            "simulate fair-pace random --set speed_weight=3",
-            "--set speed_weight=3 has no effect: it is no setting of fair-pace, random",
-        ),
-        ("simulate random --set rbcsf.speed_weight=3", "as rbcsf:NAME=VALUE"),
-        ("simulate rbcsf --set speed_weight", "write a setting as NAME=VALUE"),
         ("simulate --world availabilty=0.3", "(did you mean 'availability'?)"),
-        ("simulate rbcsf --set guaranteed_rate=0.3", "largest feasible rate is 0.2"),
         ("study reproduce queus", "unknown experiment 'queus' (did you mean 'queues'?)"),
         ("simulate rbcsf random --baseline randon --seeds 2", "(did you mean 'random'?)"),
-        ("simulate rbcsf --set speed_weight=-1", "at least 0"),
         ("simulate random --rounds 5 --tolerance 0", "tolerance must be above 0"),
         ("simulate --world name=training --world dataset=cifar", "(did you mean 'cifar-10'?)"),
-        ("simulate --world name=training --world gamma=even", "gamma must be a number or 'iid'"),
         ("simulate --world name=training --world rate=0", "rate must be above 0"),
-        ("simulate fedcs --concurrency 4", "fedcs cannot give turns one at a time"),
         ("simulate --set cohort_size=3 --concurrency 4", "cohort_size of fair-pace cannot be used with concurrency"),
         ("simulate --set guaranteed_rate=0.15 --concurrency 4", "the largest feasible rate is 0.03125"),
     ],
 )
 def test_errors_are_reported_in_one_line(command: str, message: str) -> None:
     assert message in error_of(*command.split())
-
-
-def test_an_unusable_store_is_reported_and_not_changed(tmp_path: Path) -> None:
-    text = tmp_path / "notes.turnout"
-    text.write_text("these are my notes, not a store\n" * 100)
-    before = text.read_bytes()
-    assert str(text) in error_of("runs", "show", text)
-    assert str(text) in error_of("simulate", "random", "--rounds", "5", "--store", text)
-    assert text.read_bytes() == before
-    store = tmp_path / "runs.turnout"
-    run("simulate", "random", "--rounds", "300", "--store", store)
-    whole = store.read_bytes()
-    store.write_bytes(whole[: len(whole) // 2])
-    assert str(store) in error_of("runs", "show", store)
-    assert str(tmp_path / "none") in error_of("runs", "show", tmp_path / "none.turnout")
-    assert not (tmp_path / "none.turnout").exists()
-    (tmp_path / "file").write_text("")
-    assert "file" in error_of("simulate", "random", "--rounds", "5", "--store", tmp_path / "file" / "runs.turnout")
-    assert "there is no run 99" in error_of("runs", "show", _saved(tmp_path), "99")
-
-
-def _saved(folder: Path) -> str:
-    store = folder / "good.turnout"
-    run("simulate", "random", "--rounds", "5", "--store", store)
-    return str(store)
 
 
 INTERRUPTED = """
@@ -582,6 +548,18 @@ def test_training_that_diverges_is_said() -> None:
     assert "random (cohort_size 3): 3 models diverged and were not averaged" in " ".join(
         run(*arguments, "--world", "rate=1e200").stdout.split()
     )
+
+
+def test_a_log_file_gets_a_line_at_times(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with playing.watched([RunPlan("random", 600), RunPlan("random", 400)]) as watch:
+        for _ in range(1000):
+            now[0] += 0.5
+            watch(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 500 // playing.LOG_SECONDS
+    assert (lines[0], lines[-1]) == ("120 of 1,000 rounds of 2 runs", "960 of 1,000 rounds of 2 runs")
 
 
 def check_slots(*arguments: str) -> in_process.Done:

@@ -42,8 +42,13 @@ def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
     assert "revoked" in run("fleet", "tokens", "list", fleet).stdout
 
 
-def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
-    text = run("fleet", "tokens", "create", fleet, "--role", "viewer").stdout.strip()
+def test_a_single_token_is_printed_alone_and_can_be_revoked_by_its_text(fleet: Path) -> None:
+    """A variable of a shell can hold it."""
+    text = run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone 1").stdout.removesuffix("\n")
+    with FleetTokens(fleet, read_only=True) as file:
+        token = file.find(text)
+    assert token is not None
+    assert token.client == "phone 1"
     secret = text.split("_", 2)[2]
     assert secret not in error_of("revoke", fleet, f"turnout_ffffffffffff_{secret}")
     assert secret not in run("fleet", "tokens", "revoke", fleet, text).stdout
@@ -62,14 +67,6 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
             token = file.find(text)
             assert token is not None
             assert (token.role, token.client) == ("device", client)
-
-
-def test_a_single_token_is_printed_alone_so_that_a_variable_can_hold_it(fleet: Path) -> None:
-    text = run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone 1").stdout
-    with FleetTokens(fleet, read_only=True) as file:
-        token = file.find(text.removesuffix("\n"))
-    assert token is not None
-    assert token.client == "phone 1"
 
 
 def test_tokens_as_json(fleet: Path) -> None:

@@ -83,16 +83,9 @@ def runs_of_unknown_policies(path: Path) -> None:
         store.write_run("odd plan", odd, columns, clients=10, code_version="test")
 
 
-def run_with_other_features(path: Path) -> None:
-    """Writes a run whose plan has three features and whose record has two."""
+def random_run(path: Path, **kind: int) -> None:
     with RunStore(path) as store:
-        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, features=2))
-
-
-def empty_rounds(path: Path) -> None:
-    """Writes rounds without available clients."""
-    with RunStore(path) as store:
-        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(12, 10, cohort=0))
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, **kind))
 
 
 def fleet_without_rounds(path: Path) -> None:
@@ -152,6 +145,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "large fleet at its snapshot": partial(large_fleet, rounds=0),
     "runs": partial(run_store, rounds=30, seeds=1),
     "empty store": lambda path: RunStore(path).close(),
+    "run whose plan has three features and whose record has two": partial(random_run, features=2),
+    "run whose rounds have no available clients": partial(random_run, cohort=0),
     **{
         make.__name__: make
         for make in (
@@ -164,8 +159,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
             run_without_rounds,
             run_of_choices_only,
             runs_of_unknown_policies,
-            run_with_other_features,
-            empty_rounds,
             fleet_without_rounds,
             large_fleet_without_rounds,
             fleet_without_rounds_and_turns,

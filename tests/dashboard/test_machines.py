@@ -51,7 +51,7 @@ def metrics_of(server: Served) -> dict[Sample, float]:
     return parse_metrics(answer.body.decode())[1]
 
 
-def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) -> None:
+def test_metrics_show_the_open_round_its_reports_and_the_figures_of_the_writing_process(folder: Path) -> None:
     path = folder / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2}, deadline=60.0) as scheduler, served(path) as server:
         cohort = scheduler.choose(["a", "b", "c"])
@@ -60,29 +60,19 @@ def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) ->
         assert value_of(opened, "turnout_open_round_seconds") > 0
         assert value_of(opened, "turnout_open_round_reports") == 0
         assert value_of(opened, "turnout_log_bytes") > 0
+        names = {sample.name for sample in opened}
+        assert "turnout_refused_reports_total" in names
+        assert "turnout_commit_seconds_median" not in names  # no round is closed yet
         scheduler.report(cohort[0], 1.0)
+        with pytest.raises(ReportError):
+            scheduler.report(cohort[0], 2.0)
         reported = metrics_of(server)
         assert value_of(reported, "turnout_open_round_reports") == 1
         assert 0 <= value_of(reported, "turnout_seconds_since_report") < MAX_WAIT
         scheduler.close_round()
         wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
-        assert value_of(metrics_of(server), "turnout_open_round_seconds") == 0
-
-
-def test_metrics_show_the_figures_of_the_writing_process(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=60.0) as scheduler, served(path) as server:
-        server.wait_read()
-        names = {sample.name for sample in metrics_of(server)}
-        assert "turnout_refused_reports_total" in names
-        assert "turnout_commit_seconds_median" not in names  # no round is closed yet
-        cohort = scheduler.choose(["a", "b", "c"])
-        scheduler.report(cohort[0], 1.0)
-        with pytest.raises(ReportError):
-            scheduler.report(cohort[0], 2.0)
-        scheduler.close_round()
-        wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
         samples = metrics_of(server)
+        assert value_of(samples, "turnout_open_round_seconds") == 0
         assert value_of(samples, "turnout_refused_reports_total") == 1
         assert value_of(samples, "turnout_snapshot_age_rounds") == 1
         median, largest = (value_of(samples, f"turnout_commit_seconds_{name}") for name in ("median", "largest"))
@@ -220,12 +210,9 @@ def test_idle_streams_send_keep_alive_comments_and_closed_ones_leave_no_threads_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed connections must not keep the server from ending."""
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=2, is_open=False)
     monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
     before = threading.active_count()
-    with served(path) as server:
-        server.wait_read()
+    with served_fleet(folder, 2, is_open=False) as server:
         for _ in range(5):
             with listening(server) as stream:
                 next_change(stream)
@@ -259,7 +246,8 @@ def samples(watch: Watch) -> dict[str, float]:
     return {name: value for name, values in metrics(watch).items() for value in values.values()}
 
 
-def test_rounds_of_back_off_have_their_own_column_map_and_sentence(tmp_path: Path) -> None:
+def test_rounds_of_back_off_have_their_own_column_map_and_sentences(tmp_path: Path) -> None:
+    """The client page also tells selections from turns, and says when the back-off ends."""
     flaky_fleet(tmp_path / "fleet.turnout")
     with served(tmp_path / "fleet.turnout") as server:
         rows = {row["id"]: row for row in server.json("/api/clients?size=500")["rows"]}
@@ -277,6 +265,14 @@ def test_rounds_of_back_off_have_their_own_column_map_and_sentence(tmp_path: Pat
         assert client["strip"]["resting"] == page["resting"][row]
         sentence = f"1 client earned nothing in {flaky['backed_off']} rounds of back-off after missed turns."
         assert client["about"]["certificate"]["text"].endswith(sentence)
+        why = server.json_now(f"/api/explain?id={FLAKY}")
+    assert client["counted"] == 0 < client["turns"]
+    assert f"was selected {client['turns']} times in 30 rounds" in client["next"]
+    assert "0 of these count as turns" in client["next"]
+    last = re.search(r"up to and including round (\d+)", why["sentence"])
+    assert last is not None
+    assert f"does not come before round {int(last[1]) + 1}." in client["next"]
+    assert (why["outcome"], why["unit"]) == ("resting", "seconds")  # as the page of the round has it
 
 
 def test_a_client_without_accrual_by_availability_loses_nothing_in_back_off(tmp_path: Path) -> None:
@@ -301,20 +297,6 @@ def test_decisions_of_back_off_are_counted_too(tmp_path: Path) -> None:
         rows = {row["id"]: row["backed_off"] for row in server.json("/api/clients?size=500")["rows"]}
     assert rows[names[0]] > 0
     assert not any(rows[name] for name in names[1:])
-
-
-def test_the_client_page_tells_selections_from_turns_and_says_when_the_back_off_ends(tmp_path: Path) -> None:
-    flaky_fleet(tmp_path / "fleet.turnout")
-    with served(tmp_path / "fleet.turnout") as server:
-        client = server.json(f"/api/client?id={FLAKY}")
-        why = server.json_now(f"/api/explain?id={FLAKY}")
-    assert client["counted"] == 0 < client["turns"]
-    assert f"was selected {client['turns']} times in 30 rounds" in client["next"]
-    assert "0 of these count as turns" in client["next"]
-    last = re.search(r"up to and including round (\d+)", why["sentence"])
-    assert last is not None
-    assert f"does not come before round {int(last[1]) + 1}." in client["next"]
-    assert (why["outcome"], why["unit"]) == ("resting", "seconds")  # as the page of the round has it
 
 
 def test_the_latest_failures_have_their_reasons_on_the_overview(tmp_path: Path) -> None:
@@ -421,17 +403,20 @@ def test_runs_and_groups_are_judged_as_the_command_line_judges_them(tmp_path: Pa
     arguments = ("simulate", "fair-pace", "random", "--rounds", "40", "--seeds", "2", "--store", store, "--json")
     printed = json.loads(in_process.run(*arguments).stdout)["policies"]
     with served(store) as server:
-        groups = {group["policy"]: group for group in server.json("/api/compare")["groups"]}
-        runs = server.json("/api/runs")
-    assert runs["share_of"] == "of the rounds it was available for"
+        data, runs = server.json("/api/compare"), server.json("/api/runs")
+    groups = {group["policy"]: group for group in data["groups"]}
+    assert (data["reference_rate"], data["share_of"]) == (0.15, "of the rounds it was available for")
+    assert (runs["reference_rate"], runs["share_of"]) == (data["reference_rate"], data["share_of"])
     for policy in printed:
         group, seeds = groups[policy["policy"]], policy["per_seed"]
         assert (group["status"], group["tolerance"]) == (policy["status"], policy["tolerance"])
         assert group["worst_shortfall"]["mean"] == pytest.approx(policy["largest_shortfall"])
-        assert group["least_share"]["mean"] == pytest.approx(policy["least_share"]["mean"], rel=1e-5)
+        for name in ("least_share", "shortfall"):
+            assert group[name]["mean"] == pytest.approx(policy[name]["mean"], rel=1e-5)
         rows = {run["seed"]: run for run in runs["rows"] if run["policy"] == policy["policy"]}
         assert [rows[seed["seed"]]["status"] for seed in seeds] == [seed["status"] for seed in seeds]
         for row in rows.values():
             summary = in_process.json_of("runs", "show", store, str(row["id"]))["summary"]
             assert (summary["status"], summary["share_of"]) == (row["status"], f"{runs['share_of']}")
             assert summary["largest_shortfall"] == pytest.approx(row["figures"]["shortfall"], rel=1e-5)
+            assert summary["least_share"] == pytest.approx(row["figures"]["least_share"], rel=1e-5)

@@ -184,14 +184,11 @@ def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=40, is_open=False)
-    with FleetReader(path) as scheduler:
-        certificate, ids = scheduler.certificate(), scheduler.clients
-    most = certificate.worst
-    assert most is not None
-    with served(path) as server, visiting(empty_page, server.url) as page:
-        server.wait_read()
+    with served_fleet(tmp_path, 40, is_open=False) as server, visiting(empty_page, server.url) as page:
+        with FleetReader(server.path) as scheduler:
+            certificate, ids = scheduler.certificate(), scheduler.clients
+        most = certificate.worst
+        assert most is not None
         turn_to(page, "fairness")
         first = page.evaluate(
             "[...document.querySelectorAll('#page tbody tr')[0].children].map(element => element.textContent)"
@@ -212,13 +209,12 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path
 
 @pytest.mark.thorough
 def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=25, is_open=False, eventful=False)
-    with FleetReader(path) as scheduler:
-        chosen = {turn.id for turn in scheduler.history(round=25)}
-        other = next(client for client in scheduler.clients if client not in chosen)
-        sentence = scheduler.explain(other, 25).sentence
-    with served(path) as server, visiting(empty_page, server.url) as page:
+    fleet = served_fleet(tmp_path, 25, is_open=False, eventful=False)
+    with fleet as server, visiting(empty_page, server.url) as page:
+        with FleetReader(server.path) as scheduler:
+            chosen = {turn.id for turn in scheduler.history(round=25)}
+            other = next(client for client in scheduler.clients if client not in chosen)
+            sentence = scheduler.explain(other, 25).sentence
         turn_to(page, "client", id=other, round="25")
         page.wait_for(f"document.getElementById('page').textContent.includes({json.dumps(sentence)})")
         page.evaluate("document.activeElement.blur()")
@@ -317,9 +313,7 @@ def test_the_browser_enforces_the_security_policy(empty_page: Page, tmp_path: Pa
 
 
 def test_the_page_opens_only_with_the_token(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=5)
-    with served(path, token="open-sesame-1234") as server:
+    with served_fleet(tmp_path, 5, token="open-sesame-1234") as server:
         with used(empty_page) as page:
             page.open(server.url)
             assert "needs its token" in page.evaluate("document.body.textContent")
@@ -334,9 +328,9 @@ def test_the_page_opens_only_with_the_token(empty_page: Page, tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
+def test_keyboard_shortcuts_and_the_dialog_in_which_a_run_is_chosen(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
-    run_store(path, rounds=20)
+    stored = run_store(path, rounds=20)
     with served(path) as server, visiting(empty_page, server.url) as page:
         for index, name in enumerate(PAGES):
             page.press(str((index + 1) % 10))
@@ -361,6 +355,13 @@ def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
         page.press("r")
         page.wait_for("document.getElementById('runs').open")
         page.press("Escape")
+        turn_to(page, "fairness")
+        page.click("#run-button")
+        page.wait_for("document.getElementById('runs').open")
+        page.click(f"#runs a[href*='run={stored.random[0]}']")
+        page.wait_for(f"location.hash.includes('run={stored.random[0]}')")
+        page.wait_for("document.getElementById('page').textContent.includes('No promise')")
+        assert "random" in page.evaluate("document.getElementById('run-button').textContent")
         stops = set()
         for _ in range(25):
             page.press("Tab")
@@ -369,26 +370,11 @@ def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "runs.turnout"
-    stored = run_store(path, rounds=20)
-    with served(path) as server, visiting(empty_page, server.url) as page:
-        turn_to(page, "fairness")
-        page.click("#run-button")
-        page.wait_for("document.getElementById('runs').open")
-        page.click(f"#runs a[href*='run={stored.random[0]}']")
-        page.wait_for(f"location.hash.includes('run={stored.random[0]}')")
-        page.wait_for("document.getElementById('page').textContent.includes('No promise')")
-        assert "random" in page.evaluate("document.getElementById('run-button').textContent")
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("dark", [True, False])
 def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
-    with served(path) as server, visiting(empty_page, server.url, width=390, height=844, phone=True, dark=dark) as page:
-        server.wait_read()
+    fleet = served_fleet(tmp_path, 30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
+    phone: dict[str, Any] = {"width": 390, "height": 844, "phone": True}
+    with fleet as server, visiting(empty_page, server.url, **phone, dark=dark) as page:
         for name in PAGES:
             turn_to(page, name, **settings_of(name, "b" * 200))
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name

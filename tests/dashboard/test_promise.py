@@ -31,30 +31,25 @@ OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet whose promise is broken on purpose."""
+def broken_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serves a fleet whose promise is broken on purpose."""
     path = tmp_path_factory.mktemp("broken") / "fleet.turnout"
     promise_fleet(path, "rbcsf", speed_weight=20.0)
-    return path
-
-
-@pytest.fixture(scope="module")
-def fair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fair") / "fleet.turnout"
-    promise_fleet(path, "fair-pace")
-    return path
-
-
-@pytest.fixture(scope="module")
-def broken_server(broken: Path) -> Iterator[Served]:
-    with served(broken) as server:
+    with served(path) as server:
         server.wait_read()
         yield server
 
 
 @pytest.fixture(scope="module")
-def fair_server(fair: Path) -> Iterator[Served]:
-    with served(fair) as server:
+def broken(broken_server: Served) -> Path:
+    return broken_server.path
+
+
+@pytest.fixture(scope="module")
+def fair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("fair") / "fleet.turnout"
+    promise_fleet(path, "fair-pace")
+    with served(path) as server:
         server.wait_read()
         yield server
 
@@ -134,8 +129,8 @@ def test_the_metrics_of_a_broken_promise(broken: Path, broken_server: Served) ->
     assert value_of(samples, "turnout_promise_tolerance_turns") == TOLERANCE
 
 
-def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path, fair_server: Served) -> None:
-    turns = turns_by_round(fair)
+def test_a_fair_fleet_is_never_beyond_the_tolerance(fair_server: Served) -> None:
+    turns = turns_by_round(fair_server.path)
     at_any_time = max(
         number * RATE - count for counts in turns.values() for number, count in enumerate(counts, start=1)
     )
@@ -362,7 +357,7 @@ def text_of(page: Page, selector: str) -> str:
 
 @needs_browser
 @pytest.mark.thorough
-def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
+def test_the_badge_of_every_page_says_broken_and_the_chart_shows_the_tolerance(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
@@ -376,14 +371,6 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
         assert f"{ids[summary.worst]} is {summary.worst_behind:.2f} turns behind" in sentence, name
         assert "since round" in sentence, name
         assert "books balance" not in text_of(broken_page, "body"), name
-    assert broken_page.console == []
-
-
-@pytest.mark.thorough
-@needs_browser
-def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
-    with FleetReader(broken) as scheduler:
-        summary = scheduler.certificate().summary()
     chart = "document.querySelector('[data-chart=\"turns-behind\"]')"
     turn_to(broken_page, "fairness")
     broken_page.wait_for(f"{chart}.layout?.shapes?.length > 0")

@@ -21,11 +21,11 @@ from hypothesis.extra import numpy as hnp
 
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
-from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
+from dashboard.served import Served, Stored, run_store, served, served_fleet, served_run
+from lab.analysis.records import columns_of as columns_with_cohorts
 from live.fleets import offered, play_round
 from narrowing import known
 from turnout.dashboard.views import common, comparing, rounds
-from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import jain_index, lorenz_curve, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
@@ -51,9 +51,7 @@ def runs(directory: Path, stored: Stored) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def fleet(directory: Path) -> Iterator[Served]:
-    small_fleet(directory / "fleet.turnout", rounds=60)
-    with served(directory / "fleet.turnout") as server:
-        server.wait_read()
+    with served_fleet(directory, 60) as server:
         yield server
 
 
@@ -66,27 +64,6 @@ def audit(directory: Path, fleet: Served) -> Audit:
 def columns_of(directory: Path, run: int) -> RoundColumns:
     with RunStore(directory / "runs.turnout", read_only=True) as store:
         return store.columns(run)
-
-
-def columns_with_cohorts(
-    clients: int, cohorts: list[list[int]], seconds: list[float] | None = None, contexts: Any = None
-) -> RoundColumns:
-    """Returns rounds with these cohorts, in which all clients are available and arrive.
-
-    Args:
-        clients: The number of clients.
-        cohorts: The clients of each round.
-        seconds: The time of all clients in each round; by default one second.
-        contexts: The context of all clients in each round; by default ones.
-    """
-    records = []
-    for round_, cohort in enumerate(cohorts, start=1):
-        rows, available = np.array(cohort), np.ones(clients, dtype=np.bool_)
-        times = np.full(len(rows), 1.0 if seconds is None else seconds[round_ - 1])
-        features = np.tile(np.ones(3) if contexts is None else contexts[round_ - 1], (len(rows), 1))
-        report = RoundReport(round_, rows, features, times, available=available)
-        records.append(RoundRecord(Selection(round_, rows), report))
-    return RoundColumns.from_records(records, clients=clients)
 
 
 def turns_behind(columns: RoundColumns, rate: float) -> Any:
@@ -151,7 +128,7 @@ def test_only_clients_that_are_behind_are_listed_as_behind(folder: Path) -> None
     with served_run(
         folder,
         {"cohort_size": 2, "guaranteed_rate": "1/2", "allow_infeasible": True},
-        columns_with_cohorts(4, [[0, 1], [0, 2]]),
+        columns_with_cohorts([[0, 1], [0, 2]], clients=4, contexts=np.ones((2, 2, 3))),
     ) as server:
         behind = server.json("/api/overview")["behind"]
     assert [(entry["id"], entry["behind"]) for entry in behind] == [("3", 1)]
@@ -190,11 +167,9 @@ def test_the_random_baseline_comes_from_runs_of_the_store(directory: Path, runs:
 
 
 def test_without_runs_of_random_selection_the_baseline_is_that_of_a_replay(folder: Path) -> None:
-    small_fleet(folder / "fleet.turnout", 15)
-    printed = in_process.json_of("fleet", "replay", folder / "fleet.turnout", "--policy", "random")
-    figure = printed["figures"]["mean_round"]
-    with served(folder / "fleet.turnout") as server:
-        server.wait_read()
+    with served_fleet(folder, 15) as server:
+        printed = in_process.json_of("fleet", "replay", server.path, "--policy", "random")
+        figure = printed["figures"]["mean_round"]
         data = server.json("/api/baseline")["random"]
     assert close_to([data["value"], data["half"]], [figure["replayed"], figure["half_width"]])
     assert close_to([data["ratio"]], [figure["recorded"] / figure["replayed"]])
@@ -604,7 +579,9 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
     rng = np.random.default_rng(0)
     contexts = np.exp(rng.uniform(-2.3, 2.3, (rounds, 1))) * np.ones(3)
     times = rng.uniform(5.0, 5.5, rounds).tolist()
-    columns = columns_with_cohorts(1, [[0]] * rounds, times, contexts)
+    columns = columns_with_cohorts(
+        [[0]] * rounds, clients=1, times=[[seconds] for seconds in times], contexts=contexts[:, None]
+    )
     context_error = typical_error = typical = 0.0
     for index, (seconds, predicted) in enumerate(zip(times, predictions(columns)[0].tolist(), strict=True)):
         if index >= 2:
@@ -769,25 +746,6 @@ def test_training_curves_of_several_seeds_are_averaged(folder: Path) -> None:
     assert (group["runs"], group["is_current"]) == (3, True)
 
 
-def test_compare_and_runs_judge_by_the_promise_of_the_command_line(folder: Path) -> None:
-    """A share of the rounds for which a client was available is no share of all rounds."""
-    path = folder / "runs.turnout"
-    settings = ("--set", "cohort_size=3", "--world", "clients=12", "--rounds", "40", "--seeds", "2")
-    done = in_process.run("simulate", "random", "fair-pace", *settings, "--store", str(path), "--json")
-    printed = {row["policy"]: row for row in json.loads(done.stdout)["policies"]}
-    with served(path) as server:
-        data = server.json("/api/compare?run=1")
-        rows = server.json("/api/runs?run=1")["rows"]
-    assert (data["reference_rate"], data["share_of"]) == (0.15, "of the rounds it was available for")
-    shown = {group["policy"]: group for group in data["groups"]}
-    assert len(shown) == len(printed) == 2
-    for group, row in zip(sorted(shown.items()), sorted(printed.items()), strict=True):
-        for name in ("least_share", "shortfall"):
-            assert close_to([group[1][name]["mean"]], [row[1][name]["mean"]]), (group[0], name)
-        own = [one["figures"]["least_share"] for one in rows if one["policy"] == group[0]]
-        assert close_to([sum(own) / 2], [group[1]["least_share"]["mean"]])
-
-
 def test_compare_averages_the_summaries_over_seeds(directory: Path, runs: Served, stored: Stored) -> None:
     data = runs.json(f"/api/compare?run={stored.fair[0]}")
     assert data["reference_rate"] == 0.15
@@ -833,6 +791,8 @@ def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have(fo
             for seed, rounds in {0: 30, 1: 20, 2: 25}.items()
         ]
         durations = [store.columns(run).durations[:20] for run in done]
+        empty = RunPlan("random", 20, 7, world_settings={"clients": 12})  # without rounds, it is not compared
+        store.begin(empty.key, empty.as_dict(), clients=12, code_version="test")
     with served(path) as server:
         data = server.json("/api/compare")
     (group,) = data["groups"]
@@ -853,23 +813,13 @@ def test_the_current_run_is_compared_if_there_are_too_many_groups_or_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, runs: int, most: int, current: int, shown: list[int]
 ) -> None:
     monkeypatch.setattr(comparing, "MAX_RUNS", most)
-    path, columns = folder / "runs.turnout", columns_with_cohorts(30, [[0]])
+    path, columns = folder / "runs.turnout", columns_with_cohorts([[0]], clients=30, contexts=np.ones((1, 1, 3)))
     with RunStore(path) as store:
         ids = [write_random_run(store, "rbcsf", {"cohort_size": size}, columns) for size in range(1, runs + 1)]
     with served(path) as server:
         groups = server.json(f"/api/compare?run={ids[current]}")["groups"]
     assert sorted(group["runs"] for group in groups) == [[ids[index]] for index in shown]
     assert [group["runs"] for group in groups if group["is_current"]] == [[ids[current]]]
-
-
-def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:
-    path, plan = folder / "runs.turnout", RunPlan("random", 20, 7, world_settings={"clients": 12})
-    with RunStore(path) as store:
-        done = [play_into(store, RunPlan("random", 20, seed, world_settings={"clients": 12})) for seed in range(2)]
-        store.begin(plan.key, plan.as_dict(), clients=12, code_version="test")
-    with served(path) as server:
-        (group,) = server.json("/api/compare")["groups"]
-    assert group["runs"] == done
 
 
 # System
@@ -945,7 +895,8 @@ def test_a_large_fleet_is_sampled_with_the_200_clients_that_are_furthest_behind(
     without = set(np.random.default_rng(0).permutation(2600)[:200].tolist())
     cohort = [row for row in range(2600) if row not in without]
     settings = {"cohort_size": len(cohort), "guaranteed_rate": 0.5}
-    with served_run(folder, settings, columns_with_cohorts(2600, [cohort])) as server:
+    columns = columns_with_cohorts([cohort], clients=2600, contexts=np.ones((1, len(cohort), 3)))
+    with served_run(folder, settings, columns) as server:
         data = server.json("/api/fairness")["taken_vs_promised"]
         assert data["of"] == 2600
         shown = [int(client) for client in data["ids"]]

@@ -183,10 +183,9 @@ def test_reports_of_the_open_round_appear_and_an_abandoned_round_disappears(fold
 
 
 def test_a_forgotten_client_disappears_from_every_page(folder: Path) -> None:
-    path, secret = folder / "fleet.turnout", "patient-Zoë-17"
-    small_fleet(path, rounds=25, ids=[secret, *named(11)], is_open=False)
-    with served(path) as server, Scheduler.open(path) as scheduler:
-        server.wait_read()
+    secret = "patient-Zoë-17"
+    fleet = served_fleet(folder, 25, ids=[secret, *named(11)], is_open=False)
+    with fleet as server, Scheduler.open(server.path) as scheduler:
         before = json.dumps(everything(server), ensure_ascii=False)
         assert before.count(secret) > 20, "the pages must show the client before"
         total = server.json("/api/overview")["outcomes"]
@@ -248,10 +247,8 @@ def test_the_writer_is_shown_unless_its_process_is_dead(folder: Path) -> None:
 
 
 def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
-    path, away = folder / "fleet.turnout", folder / "elsewhere"
-    small_fleet(path, rounds=6, is_open=False)
-    with served(path) as server:
-        server.wait_read()
+    away = folder / "elsewhere"
+    with served_fleet(folder, 6, is_open=False) as server:
         away.mkdir()
         moved = [file.name for file in folder.glob("fleet.turnout*")]
         for name in moved:
@@ -268,7 +265,7 @@ def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
             (away / name).rename(folder / name)
         server.until(lambda: server.get("/healthz").status == 200)
         assert server.json("/api/store")["last_error"] is None
-        with Scheduler.open(path) as scheduler:
+        with Scheduler.open(server.path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         server.wait_rounds(7)
 
@@ -393,16 +390,12 @@ def test_a_damaged_run_is_reported_at_every_request(folder: Path) -> None:
 
 
 def test_an_unexpected_error_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=4, is_open=False)
-
     def break_down(*_: Any) -> None:
         raise ZeroDivisionError("unexpected")
 
-    with served(path) as server, monkeypatch.context() as broken:
-        server.wait_read()
+    with served_fleet(folder, 4, is_open=False) as server, monkeypatch.context() as broken:
         broken.setattr(FleetSource, "catch_up", break_down)
-        with Scheduler.open(path) as scheduler:
+        with Scheduler.open(server.path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         server.until(lambda: server.get("/healthz").status == 503)
         assert "unexpected" in server.json("/api/store")["last_error"]

@@ -33,15 +33,10 @@ def named_extras(path: Path) -> set[str]:
     return {name.strip() for names in matches for name in names.split(",")}
 
 
-def test_every_extra_that_a_message_or_a_page_names_exists(project: dict[str, Any]) -> None:
-    extras = set(project["optional-dependencies"])
-    unknown = {path.name: named_extras(path) - extras for path in TEXTS}
-    assert {name: names for name, names in unknown.items() if names} == {}
-
-
-def test_every_extra_is_named_somewhere(project: dict[str, Any]) -> None:
-    named = set().union(*map(named_extras, TEXTS))
-    assert set(project["optional-dependencies"]) - named - TOOLS - {"all"} == set()
+def test_messages_and_pages_name_every_extra_and_no_others(project: dict[str, Any]) -> None:
+    extras, named = set(project["optional-dependencies"]), {path: named_extras(path) for path in TEXTS}
+    assert {path.name: names - extras for path, names in named.items() if names - extras} == {}
+    assert extras - set().union(*named.values()) - TOOLS - {"all"} == set()
 
 
 def test_the_extra_all_has_everything_for_users(project: dict[str, Any]) -> None:

@@ -204,6 +204,11 @@ def examples_of(number: int) -> int:
     return 10 * (number + 1)
 
 
+def mean_step(server_round: int, *numbers: int) -> float:
+    """Returns the mean step of these clients, weighted by their examples."""
+    return sum(examples_of(n) * step_of(n, server_round) for n in numbers) / sum(map(examples_of, numbers))
+
+
 def loss_of(number: int) -> float:
     return 0.5 + number / 8
 

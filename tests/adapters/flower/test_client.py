@@ -187,13 +187,10 @@ def test_a_status_is_that_of_the_machine_or_of_a_function_of_the_context() -> No
     assert client_record(app(message("query.turnout"), context()))["battery"] == 42.0
 
 
-def test_exceptions_of_the_app_are_passed_on() -> None:
-    with pytest.raises(ValueError, match="No train function"):
-        with_status(ClientApp())(message("train"), context())
-
-
-def test_error_replies_of_the_app_are_passed_on() -> None:
+def test_exceptions_and_error_replies_of_the_app_are_passed_on() -> None:
     app = ClientApp()
+    with pytest.raises(ValueError, match="No train function"):
+        with_status(app)(message("train"), context())
 
     @app.train()
     def _train(message: Message, context: Context) -> Message:  # noqa: ARG001

@@ -18,9 +18,9 @@ from adapters.flower.in_process import (
     after,
     kinds_in,
     loss_of,
+    mean_step,
     model,
     named_nodes,
-    step_of,
     train,
     weights,
 )
@@ -33,16 +33,14 @@ POLL = 0.25
 ALL: dict[str, Any] = {"settings": {"cohort_size": 4, "guaranteed_rate": 0.1}}
 
 
-def mean_step(server_round: int, *numbers: int) -> float:
-    """Returns the mean step of these clients, weighted by their examples."""
-    return sum((n + 1) * step_of(n, server_round) for n in numbers) / sum(n + 1 for n in numbers)
-
-
-def test_recorded_times_equal_the_training_times_of_the_nodes(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(**ALL)
+def test_recorded_times_are_the_training_times_and_a_round_ends_when_all_outcomes_are_known(
+    open_fleet: OpenFleet, clock: Clock
+) -> None:
+    scheduler, start = open_fleet(**ALL), clock.now
     train(scheduler, InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0])), rounds=2)
     for client, seconds in {"c0": 1.0, "c1": 2.5, "c2": 0.25, "c3": 7.0}.items():
         assert [turn.seconds for turn in scheduler.history(client)] == [seconds, seconds]
+    assert clock.now - start == 2 * 7.0
 
 
 @pytest.mark.parametrize(("seconds", "recorded"), [(3.5, 4.0), (0.0, 1e-6)])
@@ -50,12 +48,6 @@ def test_a_reply_is_timed_at_the_poll_that_finds_it(open_fleet: OpenFleet, secon
     scheduler, grid = open_fleet(settings={"cohort_size": 1}), InProcessGrid(named_nodes(1, seconds))
     train(scheduler, grid, rounds=1, poll=2.0)
     assert [turn.seconds for turn in scheduler.history("c0")] == [recorded]
-
-
-def test_a_round_ends_when_all_outcomes_are_known(open_fleet: OpenFleet, clock: Clock) -> None:
-    start = clock.now
-    train(open_fleet(**ALL), InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), rounds=3)
-    assert clock.now - start == 12.0
 
 
 # Failures

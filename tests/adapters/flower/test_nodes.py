@@ -240,12 +240,6 @@ def valid_status(_: Context) -> dict[str, float]:
     ("status", "problem"),
     [
         ({"free_cpu": float("nan"), "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got nan"),
-        ({"free_cpu": -1.0, "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got -1"),
-        (
-            {"free_cpu": 1.0, "bandwidth": float("inf")},
-            "bandwidth of 'c0' must be from 1e-06 to 1e+09 units of model_size per second, got inf",
-        ),
-        ({"free_cpu": 1e30, "bandwidth": 2.0}, "free_cpu of 'c0' must be from 0.001 to 1000 cores, got 1e+30"),
         ({"free_cpu": 1.0}, "the status of 'c0' has no 'bandwidth'"),
     ],
 )
@@ -410,13 +404,6 @@ def test_queries_go_on_until_a_round_has_enough_clients(open_fleet: OpenFleet) -
     train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=1, eligible={"ward": ["icu"]})
     assert [len(push) for push in grid.sent(QUERY)] == [48, 48, 34]
     assert scheduler.clients == ["c126", "c127", "c128", "c129"]
-
-
-def test_a_node_that_disconnects_during_the_query_is_not_registered_by_its_node_id(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
-    grid.client("c2").trouble, grid.client("c2").troubled = "gone", ("query", "evaluate")
-    train(scheduler, grid, rounds=2)
-    assert scheduler.clients == ["c0", "c1"]
 
 
 def test_identify_clients_returns_the_node_of_each_client_that_answers(clock: Clock) -> None:

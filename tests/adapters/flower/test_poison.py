@@ -20,11 +20,11 @@ from adapters.flower.in_process import (
     after,
     fair_selection,
     kinds_in,
+    mean_step,
     model,
     number_of,
     open_to_all,
     plain_app,
-    step_of,
     train,
     turns_of,
     weights,
@@ -141,10 +141,6 @@ POISON: dict[str, tuple[Change, str]] = {
     "a metric less": (with_metrics(train_loss=None, norm_bit=None), "its metrics are ['num-examples'], those of"),
     "a metric more": (with_metrics(accuracy=0.5), "its metrics are ['accuracy', 'norm_bit', 'num-examples'"),
 }
-
-
-def mean_step(server_round: int, *numbers: int) -> float:
-    return sum((n + 1) * step_of(n, server_round) for n in numbers) / sum(n + 1 for n in numbers)
 
 
 @pytest.mark.parametrize("case", POISON)

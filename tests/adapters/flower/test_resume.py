@@ -103,13 +103,8 @@ def files_of(path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.thorough
-def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path) -> None:
-    check_interruptions(folder, "FedAvg", 1, 1, rounds=2)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_longer_run_interrupted_at_any_moment_gives_the_same_result(folder: Path, part: int) -> None:
+def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path, part: int) -> None:
     check_interruptions(folder, "FedAvg", 1 + part, PARTS, rounds=4)
 
 
@@ -318,26 +313,17 @@ def test_a_restarted_server_resumes_after_the_last_round_and_logs_it(
 
 
 def test_after_a_finished_run_the_next_start_is_a_new_run_on_the_same_fleet(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    first, spy, fleet_round = resume_run(path, rounds=3)
+    """Also with the same strategy object."""
+    path, spy = folder / "fleet.turnout", Spy()
+    first, _, fleet_round = resume_run(path, spy, rounds=3)
     assert fleet_round == 3
     assert not any(file.exists() for file in files_of(path))
-    second, spy, fleet_round = resume_run(path, rounds=3)
-    assert spy.configured == [1, 2, 3]
+    second, _, fleet_round = resume_run(path, spy, rounds=3)
+    assert spy.configured == [1, 2, 3, 1, 2, 3]
     assert fleet_round == 6
     assert list(second.train_metrics_clientapp) == [1, 2, 3]
     assert first.train_metrics_clientapp[3]["turnout-fewest-turns"] == 1
     assert second.train_metrics_clientapp[3]["turnout-fewest-turns"] == 3
-
-
-def test_the_same_object_can_be_started_again(folder: Path) -> None:
-    spy = Spy()
-    with Scheduler.open(folder / "fleet.turnout", settings={"cohort_size": 2}, deadline=60.0) as scheduler:
-        for _ in range(2):
-            result = train(scheduler, InProcessGrid(named_nodes(4)), spy, rounds=2)
-            assert list(result.train_metrics_clientapp) == [1, 2]
-        assert scheduler.round == 4
-    assert spy.configured == [1, 2, 1, 2]
 
 
 def test_resume_false_starts_a_new_run_on_the_same_fleet(folder: Path) -> None:
@@ -394,19 +380,10 @@ def test_a_run_of_another_model_is_refused(folder: Path, other: ArrayRecord) -> 
     assert RunFiles(path).model.exists()
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped"])
-def test_a_damaged_run_is_an_error_and_is_not_overwritten(folder: Path, damage: str) -> None:
+def test_a_damaged_run_is_an_error_and_is_not_overwritten(folder: Path) -> None:
     path = folder / "fleet.turnout"
     interrupt_after(path, 2)
-    file = RunFiles(path).model
-    whole = file.read_bytes()
-    middle = len(whole) // 2
-    damaged = {
-        "empty": b"",
-        "cut": whole[:middle],
-        "text": b"other content",
-        "flipped": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:],
-    }[damage]
+    file, damaged = RunFiles(path).model, b"other content"
     file.write_bytes(damaged)
     with pytest.raises(StateError, match=r"cannot read the run in .*run.npz.*or start a new run with resume=False"):
         resume_run(path)
@@ -415,13 +392,10 @@ def test_a_damaged_run_is_an_error_and_is_not_overwritten(folder: Path, damage: 
     assert spy.configured == [1]
 
 
-@pytest.mark.parametrize(
-    "damaged", ["\n", "[1, 2]\n", '["train", "one", {}]\n', '["train", 1, 5]\n', '["train", 1, {"a": "b"}]\n']
-)
-def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damaged: str) -> None:
+def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path) -> None:
     path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
     interrupt_after(path, 2)
-    files.metrics.write_text(damaged)
+    files.metrics.write_text('["train", 1, 5]\n')
     with pytest.raises(StateError, match=r"cannot read the metrics in .*Restore or remove the file; the model is safe"):
         resume_run(path)
     files.metrics.unlink()

@@ -15,33 +15,18 @@ from flwr.app import Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from adapters.flower.in_process import InProcessGrid, after, model, named_nodes, open_to_all, weights
-from adapters.flower.killable_app import Killed
+from adapters.flower.killable_app import FLEET, Killed
+from adapters.flower.test_resume import interrupt_after, resume_run
 from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.live import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-ROUNDS = 6
-FLEET: dict[str, Any] = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.2}, "deadline": 60.0}
 
-
-def play(path: Path, strategy: Strategy, *, stop_after: int | None = None, **settings: Any) -> list[float]:
-    """Plays or resumes a run, which is interrupted at the end of a round; returns the weights."""
-
-    def stop() -> None:
-        raise Killed
-
-    with Scheduler.open(path, **FLEET) as scheduler:
-        fair = FairSelection(strategy, scheduler, **settings)
-        evaluate = None if stop_after is None else after(stop_after, stop)
-        result = fair.start(InProcessGrid(named_nodes(4)), model(1.0), num_rounds=ROUNDS, evaluate_fn=evaluate)
-        return weights(result.arrays)
-
-
-def interrupt(path: Path, strategy: Strategy, stop_after: int = 3, **settings: Any) -> None:
-    with pytest.raises(Killed):
-        play(path, strategy, stop_after=stop_after, **settings)
+def play(path: Path, strategy: Strategy, **settings: Any) -> list[float]:
+    """Plays or resumes a run; returns the weights."""
+    return weights(resume_run(path, strategy, **settings)[0].arrays)
 
 
 class Rich(FedAvg):
@@ -67,7 +52,7 @@ class Rich(FedAvg):
 def test_everything_that_a_strategy_keeps_survives_a_restart(folder: Path, stop_after: int) -> None:
     whole, resumed = Rich(), Rich()
     expected = play(folder / "whole.turnout", whole)
-    interrupt(folder / "fleet.turnout", Rich(), stop_after)
+    interrupt_after(folder / "fleet.turnout", stop_after, Rich())
     assert play(folder / "fleet.turnout", resumed) == expected
     for name in ("by_round", "raw", "history"):
         assert getattr(resumed, name) == getattr(whole, name)
@@ -100,7 +85,7 @@ def test_lists_and_numbers_of_numpy_can_be_corrected_too_and_all_else_is_restore
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Scheduled((0.1, 0.01), {"layers": [8, 8]}, np.float32(8.0))
-    interrupt(folder / "fleet.turnout", first)
+    interrupt_after(folder / "fleet.turnout", 3, first)
     resumed = Scheduled((0.1, 0.02), {"layers": [8, 4]}, np.float32(8.0))
     play(folder / "fleet.turnout", resumed)
     assert (resumed.rates, resumed.options) == ((0.1, 0.02), {"layers": [8, 4]})
@@ -198,7 +183,7 @@ class Hooked(FedAvg):
 
 
 def test_a_strategy_with_state_dict_saves_and_restores_itself(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    interrupt(folder / "fleet.turnout", Hooked())
+    interrupt_after(folder / "fleet.turnout", 3, Hooked())
     resumed = Hooked()
     resumed.setting, resumed.kept = "of the second start", 0.5
     play(folder / "fleet.turnout", resumed)
@@ -213,7 +198,7 @@ def test_the_state_dict_of_a_strategy_inside_another_is_used(folder: Path) -> No
     def wrap(inner: Hooked) -> Strategy:
         return DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 9.0, 2)
 
-    interrupt(folder / "fleet.turnout", wrap(Hooked()))
+    interrupt_after(folder / "fleet.turnout", 3, wrap(Hooked()))
     resumed = Hooked()
     play(folder / "fleet.turnout", wrap(resumed))
     assert resumed.rounds == [1, 2, 3, 4, 5, 6]
@@ -242,6 +227,6 @@ def test_a_strategy_must_have_both_hooks_or_neither(folder: Path) -> None:
 @pytest.mark.parametrize("kinds", [(Hooked, open_to_all), (open_to_all, Hooked), (Rich, Careless)])
 def test_a_run_is_not_resumed_with_another_strategy(folder: Path, kinds: tuple[Any, Any]) -> None:
     before, now = kinds
-    interrupt(folder / "fleet.turnout", before())
+    interrupt_after(folder / "fleet.turnout", 3, before())
     with pytest.raises(StateError, match=r"the saved run had a .*construct the strategy as before, or start a new run"):
         play(folder / "fleet.turnout", now())

@@ -14,6 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging
 from adapters.nvflare.in_process import Job, always
+from adapters.nvflare.test_rounds import fedavg
 from turnout.adapters.common import machine
 from turnout.adapters.nvflare.rounds import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
@@ -21,12 +22,6 @@ from turnout.errors import SettingError
 from turnout.live import Feature, Features, FleetReader
 
 needs_site_config = pytest.mark.skipif(not HAS_SITE_CONFIG, reason="NVFlare has no site configuration before 2.9")
-
-
-def fedavg(fleet: str, **settings: Any) -> Averaging:
-    sizes = {name: settings.pop(name, default) for name, default in (("num_clients", 2), ("num_rounds", 1))}
-    selection: Any = {"fleet": fleet, "guarantee": {"guaranteed_rate": 0.1}, "deadline": 10, **settings}
-    return Averaging(**sizes, selection=selection)
 
 
 def first_contexts(fleet: str) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from nvflare.app_common.shareablegenerators.full_model_shareable_generator impor
 
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.in_process import Job, Work, always, in_turn
+from adapters.nvflare.test_rounds import kinds_in, outcomes_in
 from turnout.adapters.nvflare import FairScatterAndGather
 from turnout.live import FleetReader
 
@@ -75,9 +76,7 @@ def test_failures_and_rounds_without_results_keep_the_model(make_job: MakeJob, f
     saved = run(job, fleet, num_rounds=2)
     assert job.engine.panics == []
     assert saved == [1.0, 1.0]
-    with FleetReader(fleet) as scheduler:
-        kinds = {turn.id: turn.kind for turn in scheduler.history(round=2)}
-        assert kinds == {"a": "late" if bad.silent else "failed", "b": "failed"}
+    assert kinds_in(fleet, 2) == {"a": "late" if bad.silent else "failed", "b": "failed"}
 
 
 def test_a_result_that_the_aggregator_rejects_is_a_failure(make_job: MakeJob, fleet: str) -> None:
@@ -85,9 +84,8 @@ def test_a_result_that_the_aggregator_rejects_is_a_failure(make_job: MakeJob, fl
     job = make_job(a=always(), b=always(cookies=stale))
     assert run(job, fleet, num_rounds=1) == [1.0]
     assert job.engine.panics == []
-    with FleetReader(fleet) as scheduler:
-        outcomes = {turn.id: (turn.kind, turn.why) for turn in scheduler.history(round=1)}
-    assert outcomes == {"a": ("arrived", None), "b": ("failed", "its result was not accepted for aggregation")}
+    refused = ("failed", "its result was not accepted for aggregation")
+    assert outcomes_in(fleet, 1) == {"a": ("arrived", None), "b": refused}
 
 
 def test_a_job_that_is_aborted_ends(make_job: MakeJob, fleet: str) -> None:

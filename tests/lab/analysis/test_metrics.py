@@ -31,13 +31,6 @@ def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> Non
     assert owed.tobytes() == owed_by_queues(columns, history["rate"]).tobytes()
 
 
-def test_owed_turns_grow_with_the_rate_and_are_paid_by_a_selection() -> None:
-    owed = owed_after_each_round(columns_of([[0], [0], [1]], clients=2), "1/4")
-    assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
-    columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
-    assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
-
-
 # Evenness
 
 turns_of_clients = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
@@ -170,20 +163,6 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], counts: Any, 
 
 def least_share(columns: RoundColumns, rate: float, accrual: Any = "always") -> float:
     return summarise(columns, guaranteed_rate=rate, accrual=accrual).least_share
-
-
-def test_a_client_that_catches_up_is_kept_at_the_end_but_was_broken() -> None:
-    columns = columns_of([[0], [0], [0], [0], [0], [0], [1], [1], [1]], clients=2)
-    shortfall = shortfalls(columns, 0.5, tolerance=2)
-    assert (shortfall.largest, shortfall.largest_in[1]) == (3.0, 6)
-    assert (shortfall.at_end, shortfall.status) == (1.5, "behind")
-    assert shortfall.ever_broken.tolist() == [False, True]
-    assert known(shortfall.certificate.broken_since).tolist() == [0, 0]
-
-
-def test_a_surplus_is_a_negative_shortfall() -> None:
-    shortfall = shortfalls(columns_of([[0, 1], [0, 1]], clients=2), 0.25)
-    assert (shortfall.largest, shortfall.at_end, shortfall.status) == (-0.75, -1.5, "kept")
 
 
 def test_a_share_is_that_of_the_promise() -> None:

@@ -64,9 +64,6 @@ def test_contenders_are_known_policies_and_those_given_the_true_times_share_a_hu
     assert compared <= {*POLICIES, "quota"}  # a wrapper, which has no style of its own
 
 
-pytest.importorskip("matplotlib")
-
-
 def test_labels_of_crowded_points_overlap_neither_each_other_nor_the_points() -> None:
     rng = np.random.default_rng(3)
     x, y = rng.uniform(0.0, 1.0, 12), rng.uniform(0.0, 0.2, 12)
@@ -103,9 +100,6 @@ def test_a_label_does_not_cover_a_line_or_the_legend() -> None:
         assert legend is not None
         assert not any(notes[0].get_window_extent().contains(*point) for point in line.tolist())
         assert not notes[1].get_window_extent().overlaps(legend.get_window_extent())
-
-
-pytest.importorskip("matplotlib")
 
 
 def test_the_band_of_a_curve_does_not_leave_the_possible_values() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from narrowing import known
 from turnout import SelectionPolicy, make_policy
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.lab import RunPlan, RunStore, play_plan
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_plan
 from turnout.policies.check_support import SmallFleet
 
 
@@ -28,6 +28,10 @@ def records_of(policy: SelectionPolicy, fleet: SmallFleet, rounds: int) -> list[
         policy.tell(report)
         records.append(RoundRecord(selection, report))
     return records
+
+
+def columns_of(records: list[RoundRecord]) -> RoundColumns:
+    return RoundColumns.from_records(records, clients=40)
 
 
 def make_selection(*clients: int, round_: int = 1, **reasons: Any) -> Selection:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.runs.keepsakes import bytes_of, make_report, make_selection, play_rounds, unusual_rounds
+from lab.runs.keepsakes import bytes_of, columns_of, make_report, make_selection, play_rounds, unusual_rounds
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns
@@ -26,10 +26,6 @@ KINDS: dict[str, list[RoundRecord]] = {
     "unusual": unusual_rounds(),
     "no rounds": [],
 }
-
-
-def columns_of(records: list[RoundRecord]) -> RoundColumns:
-    return RoundColumns.from_records(records, clients=40)
 
 
 @pytest.mark.parametrize("kind", KINDS)

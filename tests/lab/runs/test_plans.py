@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.lab import PaperWorld, RunPlan, make_world
+from turnout.lab import PaperWorld, RunPlan
 from turnout.policies import RBCSF, SkewedRandom, UniformRandom
 
 PLAN = RunPlan(
@@ -178,14 +178,6 @@ def test_unknown_names_are_rejected_with_a_suggestion(plan: RunPlan, message: st
 def test_invalid_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         RunPlan(**{"policy": "rbcsf", "rounds": 5, **fields})
-
-
-def test_a_world_is_built_by_its_name() -> None:
-    world = make_world("paper", 3, clients=5)
-    assert world.clients == 5
-    assert world.offer(1) == PaperWorld(3, clients=5).offer(1)
-    with pytest.raises(SettingError, match="did you mean 'paper'"):
-        make_world("pape")
 
 
 def test_the_guarantee_is_checked_against_the_availability_of_the_world() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout import FairPace, SelectionPolicy, UniformRandom, make_policy
+from policies.examples import Spy
+from turnout import FairPace, UniformRandom, make_policy
 from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.kernel.slots.turns import FINISHED, STARTED
@@ -20,33 +21,18 @@ from turnout.lab.worlds.traces.data import AvailabilityTrace, Traces
 from turnout.policies import FedCS
 
 
-class Spy(SelectionPolicy):
-    """Selects the first three available clients, and records every offer and report."""
-
-    name = "spy"
-
-    def __init__(self, clients: int, *, requires_expected_times: bool = False) -> None:
-        super().__init__(clients)
-        self.requires_expected_times = requires_expected_times
-        self.offers: list[RoundOffer] = []
-        self.reports: list[RoundReport] = []
-
-    def ask(self, offer: RoundOffer) -> Selection:
-        self.offers.append(offer)
-        return Selection(offer.round, np.flatnonzero(offer.available)[:3])
-
-    def tell(self, report: RoundReport) -> None:
-        self.reports.append(report)
+class InformedSpy(Spy):
+    requires_expected_times = True
 
 
 def test_only_policies_that_require_expected_times_receive_them() -> None:
     spy = Spy(40)
     list(play(spy, PaperWorld(), 5))
     assert [offer.expected_times for offer in spy.offers] == [None] * 5
-    without_times, with_times = Spy(40), Spy(40, requires_expected_times=True)
+    without_times, with_times = Spy(40), InformedSpy(40)
     assert list(play(without_times, PaperWorld(3), 10)) == list(play(with_times, PaperWorld(3), 10))
     assert without_times.offers == [offer.without_truth() for offer in with_times.offers]
-    spy, world = Spy(40, requires_expected_times=True), PaperWorld()
+    spy, world = InformedSpy(40), PaperWorld()
     list(play(spy, world, 5))
     for offer in spy.offers:
         assert offer.expected_times is not None
@@ -60,7 +46,7 @@ def test_a_record_holds_the_selection_and_the_report() -> None:
     assert [record.round for record in records] == list(range(1, 21))
     assert [record.report for record in records] == spy.reports
     for record, offer in zip(records, spy.offers, strict=True):
-        np.testing.assert_array_equal(record.selection.clients, np.flatnonzero(offer.available)[:3])
+        assert record.selection == UniformRandom(40).ask(offer)
         np.testing.assert_array_equal(record.report.clients, record.selection.clients)
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -89,12 +88,6 @@ PLANS = [
 ]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    with RunStore(tmp_path / "runs.db") as opened:
-        yield opened
-
-
 def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
     """Asserts that every run equals the undisturbed one as far as it is stored; returns the number of finished ones."""
     for run in store.runs():
@@ -106,15 +99,6 @@ def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int
 
 
 # One plan in memory.
-
-
-def test_a_plan_played_in_memory_has_all_its_rounds_and_gives_the_same_run_again() -> None:
-    columns = play_plan(PLANS[0])
-    assert columns.rounds.tolist() == list(range(1, 13))
-    assert columns.clients == 40
-    assert len(columns.chosen) == 12 * 8
-    assert play_plan(PLANS[0]).to_bytes() == play_plan(PLANS[0]).to_bytes()
-    assert play_plan(PLANS[0]).to_bytes() != play_plan(replace(PLANS[0], seed=2)).to_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

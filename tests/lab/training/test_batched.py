@@ -57,17 +57,6 @@ FEW = [make_plan(rounds=6), make_plan("rbcsf", 5, gamma=0.5), make_plan("random"
 MIXED = [*PLANS[2:6], PLANS[-1]]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.turnout"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[RunStore]:
-    with RunStore(path) as opened:
-        yield opened
-
-
 @cache
 def play_whole_plan(plan: str) -> RoundColumns:
     return play_plan(RunPlan.from_dict(json.loads(plan)))
@@ -116,6 +105,8 @@ def test_a_stored_plan_is_not_played_again(store: RunStore) -> None:
     assert len(store.runs()) == 3
     assert train_plans(repeated, store, workers=1, watch=stop_after(1)) == ids
     assert train_plans([], store) == []
+    assert train_plans(FEW[:1], store, workers=1, keep_models=True) == first
+    assert store.snapshot(first[0]) is None  # not even for its model
 
 
 @pytest.mark.thorough
@@ -137,12 +128,6 @@ def test_a_finished_run_keeps_its_model_only_on_request(store: RunStore) -> None
         accuracy = store.columns(run).metrics["accuracy"][-1]
         assert learner.evaluate([learner.loaded(state["world.weights"])]) == [accuracy]
         learner.close()
-
-
-def test_a_run_stored_without_its_model_is_not_played_again_for_it(store: RunStore) -> None:
-    (run,) = train_plans(FEW[:1], store, workers=1)
-    assert train_plans(FEW[:1], store, workers=1, keep_models=True) == [run]
-    assert store.snapshot(run) is None
 
 
 # Interruption.
@@ -365,11 +350,21 @@ def stores(tmp_path: Path) -> Iterator[tuple[RunStore, RunStore]]:
         yield local, other
 
 
-def test_distributed_training_stores_the_same_runs(stores: tuple[RunStore, RunStore]) -> None:
+@pytest.mark.parametrize(
+    ("plans", "backend"),
+    [
+        ([*DIGIT_PLANS, DIGIT_TURNS], JoblibExecutor(2)),
+        ([RunPlan("random", 5), *DIGIT_PLANS[:2], RunPlan("fedcs", 5)], HereExecutor()),
+    ],
+    ids=["in two processes", "with and without training"],
+)
+def test_distributed_training_stores_the_same_runs(
+    stores: tuple[RunStore, RunStore], plans: list[RunPlan], backend: Any
+) -> None:
     local, other = stores
-    plans, watched = [*DIGIT_PLANS, DIGIT_TURNS], list[int]()
-    train_plans(plans, local, workers=1)
-    ids = sweep(plans, other, backend=JoblibExecutor(2), watch=lambda _, columns: watched.append(len(columns)))
+    watched: list[int] = []
+    play_plans(plans, local, workers=1)
+    ids = sweep(plans, other, backend=backend, watch=lambda _, columns: watched.append(len(columns)))
     assert contents(other) == contents(local)
     assert [other.info(run).key for run in ids] == [plan.key for plan in plans]
     assert sum(watched) == sum(plan.rounds for plan in plans)
@@ -414,17 +409,6 @@ def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunS
     assert played["1"] == played["4"] == 2
     train_plans([plan], local, workers=1)
     assert contents(other) == contents(local)
-
-
-def test_runs_with_and_without_training_can_be_mixed(stores: tuple[RunStore, RunStore]) -> None:
-    local, other = stores
-    plans = [RunPlan("random", 5), *DIGIT_PLANS[:2], RunPlan("fedcs", 5)]
-    played: list[int] = []
-    play_plans(plans, local, workers=1)
-    ids = sweep(plans, other, backend=HereExecutor(), watch=lambda _, columns: played.append(len(columns)))
-    assert contents(other) == contents(local)
-    assert [other.info(run).key for run in ids] == [plan.key for plan in plans]
-    assert sum(played) == sum(plan.rounds for plan in plans)
 
 
 def test_a_worker_of_another_version_is_refused() -> None:

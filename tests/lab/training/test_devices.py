@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -70,15 +69,15 @@ def test_an_index_beyond_the_last_gpu_is_rejected() -> None:
         usable_device(f"cuda:{count}")
 
 
-@pytest.mark.parametrize("name", ["tpu", "nonsense", "", "cuda:many", "cuda:-1", "cpu cuda"])
-def test_an_unknown_device_name_is_rejected(name: str) -> None:
-    with pytest.raises(SettingError, match=f"there is no device '{name}': use cpu, cuda, or cuda:1 for the second GPU"):
-        usable_device(name)
+UNKNOWN = dict.fromkeys(
+    ("tpu", "nonsense", "", "cuda:many", "cuda:-1", "cpu cuda"), "there is no device '{}': use cpu, "
+)
+UNSUPPORTED = dict.fromkeys(("mps", "meta", "xpu:0"), "turnout trains on cpu and on cuda, not on '{}'")
 
 
-@pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
-def test_an_unsupported_device_type_is_rejected(name: str) -> None:
-    with pytest.raises(SettingError, match=f"turnout trains on cpu and on cuda, not on '{name}'"):
+@pytest.mark.parametrize(("name", "message"), [*UNKNOWN.items(), *UNSUPPORTED.items()])
+def test_unknown_and_unsupported_devices_are_rejected(name: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message.format(name)):
         usable_device(name)
 
 
@@ -113,12 +112,6 @@ def test_without_torch_the_error_states_how_to_install_it() -> None:
         training_world(items=30, model="cnn")
     with pytest.raises(SettingError, match=NEEDED):
         LearnerCache("cuda")
-
-
-@pytest.mark.usefixtures("torch_is_missing")
-def test_the_mlp_trains_without_torch() -> None:
-    world: Any = training_world(items=30, hidden=4)
-    assert world.federation.learner.evaluate([world.weights])[0] < 0.5
 
 
 def test_torch_is_not_imported_before_it_is_needed() -> None:

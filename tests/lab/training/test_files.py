@@ -342,15 +342,13 @@ def test_only_damaged_files_are_downloaded_again(tmp_path: Path, server: Server,
     assert read_checked(fruit(), tmp_path) == CONTENTS
 
 
-def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, server: Server) -> None:
+def test_what_cannot_be_written_is_reported_and_leaves_no_partial_file(tmp_path: Path, server: Server) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DatasetError, match="cannot write into"):
         fetch(fruit(), tmp_path / "file" / "fruit", address=server.address)
     assert server.requests == []
-
-
-def test_a_file_that_cannot_be_written_is_reported_and_leaves_no_partial_file(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "apples").mkdir()
-    with pytest.raises(DatasetError, match=f"cannot write {tmp_path / 'apples'}"):
-        fetch(fruit(), tmp_path, address=server.address)
-    assert read_tree(tmp_path) == {"apples": None}
+    folder = tmp_path / "folder"
+    (folder / "apples").mkdir(parents=True)
+    with pytest.raises(DatasetError, match=f"cannot write {folder / 'apples'}"):
+        fetch(fruit(), folder, address=server.address)
+    assert read_tree(folder) == {"apples": None}

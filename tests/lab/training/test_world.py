@@ -33,7 +33,7 @@ from turnout.lab import (
 from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.learners.base import Cohort
-from turnout.lab.training.world import BegunRounds, BufferedTraining
+from turnout.lab.training.world import BufferedTraining
 from turnout.policies.check_support import SmallFleet
 
 DIGITS = load_dataset("digits")
@@ -137,23 +137,6 @@ def test_only_clients_that_arrived_are_averaged() -> None:
     assert report.losses is not None
     assert np.isnan(report.losses).tolist() == [True, False, True, False]
     assert report.losses[[1, 3]].tolist() == losses.tolist()
-
-
-def test_a_batched_round_equals_separate_rounds() -> None:
-    with LearnerCache():
-        worlds = [training_world(seed, items=50, evaluate_every=2) for seed in (0, 1, 2) * 2]
-    of_rounds = [world for world in worlds if isinstance(world, TrainingWorld)]
-    batched, alone = of_rounds[:3], of_rounds[3:]
-    for rounds in ((1, 1, 1), (2, 3, 4)):
-        offers = [world.offer(round_) for world, round_ in zip(batched, rounds, strict=True)]
-        chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
-        selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
-        reports = BegunRounds(batched, offers, selections).finish()
-        for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
-            assert report == world.play(offer, selection)
-            assert ("accuracy" in report.metrics) == (report.round % 2 == 0)
-    for world, separate in zip(batched, alone, strict=True):
-        np.testing.assert_array_equal(world.weights, separate.weights)
 
 
 def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:

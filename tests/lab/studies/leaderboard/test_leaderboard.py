@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.studies.made_up import reproduce
+from narrowing import known
 from turnout import RoundOffer, RoundReport, Selection
 from turnout.errors import SettingError, TurnoutError
 from turnout.lab import PaperWorld, RoundColumns, RunStore, play
@@ -198,7 +199,7 @@ MEASURED: dict[tuple[str, str], dict[str, float]] = {}
 
 
 def literal_measurements(plan: RunPlan, suite: Suite) -> dict[str, float]:
-    """Measures a run that is played again, round by round and client by client."""
+    """Measures a run that is played again, after each round and for each client."""
     key = plan.key, suite.name
     if key not in MEASURED:
         MEASURED[key] = measure_literally(plan, suite)
@@ -207,46 +208,36 @@ def literal_measurements(plan: RunPlan, suite: Suite) -> dict[str, float]:
 
 def measure_literally(plan: RunPlan, suite: Suite) -> dict[str, float]:
     policy, world = plan.build()
-    turns, available, durations, chosen, arrived = [0] * world.clients, [0] * world.clients, [], 0, 0
-    completed = [0] * world.clients
+    columns = RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients)
+    available, durations = known(columns.available), columns.durations.tolist()
+    selected, completed = columns.chosen_mask, np.zeros_like(columns.chosen_mask)
+    for index, record in enumerate(columns.records()):
+        completed[index, record.report.clients[record.report.with_outcome("arrived")]] = True
     # Shortfalls are counted in whole numbers: in parts of a turn.
     rate = Fraction(str(suite.rate))
-    behind = {counted: [0] * world.clients for counted in ("selected", "completed")}
-    largest = dict.fromkeys(behind, -plan.rounds * rate.denominator)
-    for record in play(policy, world, plan.rounds):
-        report = record.report
-        durations.append(report.duration)
-        assert report.available is not None
-        for client in range(world.clients):
-            available[client] += bool(report.available[client])
-        for client, in_time in zip(report.clients.tolist(), report.with_outcome("arrived").tolist(), strict=True):
-            turns[client] += 1
-            completed[client] += in_time
-        earned = available if suite.share_of == "available" else [len(durations)] * world.clients
-        for counted, counts in (("selected", turns), ("completed", completed)):
-            behind[counted] = [
-                rate.numerator * rounds - rate.denominator * taken for rounds, taken in zip(earned, counts, strict=True)
-            ]
-            largest[counted] = max(largest[counted], *behind[counted])
-        chosen += len(report.clients)
-        arrived += int(report.with_outcome("arrived").sum())
+    earned = np.cumsum(available, axis=0) if suite.share_of == "available" else columns.rounds[:, None]
+    behind = {
+        counted: (rate.numerator * earned - rate.denominator * np.cumsum(turns, axis=0)) / rate.denominator
+        for counted, turns in (("selected", selected), ("completed", completed))
+    }
     if policy.guarantee is not None and policy.guarantee.rate:
-        certificate = policy.certificate()
-        assert certificate is not None
-        assert max(behind[policy.guarantee.counts]) / rate.denominator == pytest.approx(certificate.behind.max())
-    shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= MIN_PRESENCE * plan.rounds]
+        certificate = known(policy.certificate())
+        assert behind[policy.guarantee.counts][-1].max() == pytest.approx(certificate.behind.max())
+    turns, present = selected.sum(axis=0), available.sum(axis=0)
     later = durations[plan.rounds // 3 :]
     return {
         "mean_round": sum(durations) / plan.rounds,
         "later_round": sum(later) / len(later),
-        "shortfall": largest["selected"] / rate.denominator,
-        "shortfall_at_end": max(behind["selected"]) / rate.denominator,
-        **({"shortfall_completed": largest["completed"] / rate.denominator} if suite.misses else {}),
-        "least_share_of_all": min(turns) / plan.rounds,
-        "least_share_of_available": min(shares),
+        "shortfall": behind["selected"].max(),
+        "shortfall_at_end": behind["selected"][-1].max(),
+        **({"shortfall_completed": behind["completed"].max()} if suite.misses else {}),
+        "least_share_of_all": turns.min() / plan.rounds,
+        "least_share_of_available": (turns / np.maximum(present, 1))[
+            present >= max(MIN_PRESENCE * plan.rounds, 1)
+        ].min(),
         "jain": jain_index(turns),
-        "chosen": chosen / plan.rounds,
-        "arrived": arrived / chosen,
+        "chosen": turns.sum() / plan.rounds,
+        "arrived": completed.sum() / turns.sum(),
     }
 
 
