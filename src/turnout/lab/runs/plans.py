@@ -182,6 +182,20 @@ class RunPlan:
         return RoundRun(policy, world) if self.concurrency is None else SlotRun(policy, world, self.concurrency)
 
 
+def policy_of_plan(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
+    """Builds the policy of a plan as it is stored, without its world, and whether its promise is feasible or not.
+
+    Raises:
+        PluginError: If the package of the policy is missing.
+    """
+    name, settings = str(plan.get("policy")), plan.get("settings") or {}
+    defaults = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+    if plan.get("concurrency") is not None:
+        defaults |= slot_defaults(clients)
+    with naming_packages(plan.get("packages")):
+        return policies.build_policy(name, clients, **policies.with_defaults(name, settings, defaults))
+
+
 def slot_defaults(clients: int) -> dict[str, Any]:
     """Returns the default settings of a policy without rounds: one client at a time, 3/4 of an equal share each."""
     return {"cohort_size": 1, "guaranteed_rate": f"3/{4 * clients}"}
