@@ -33,7 +33,7 @@ from turnout.lab import (
 from turnout.lab.analysis.statistics import LearningCurve
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.learners.base import Cohort
-from turnout.lab.training.world import BegunRounds, BufferedTraining
+from turnout.lab.training.world import BufferedTraining, begin_rounds
 from turnout.policies.check_support import SmallFleet
 
 DIGITS = load_dataset("digits")
@@ -148,7 +148,7 @@ def test_a_batched_round_equals_separate_rounds() -> None:
         offers = [world.offer(round_) for world, round_ in zip(batched, rounds, strict=True)]
         chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
         selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
-        reports = BegunRounds(batched, offers, selections).finish()
+        reports = begin_rounds(batched, offers, selections)()
         for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
             assert report == world.play(offer, selection)
             assert ("accuracy" in report.metrics) == (report.round % 2 == 0)
