@@ -21,7 +21,6 @@ from turnout.kernel.arrays import (
     as_mask,
     as_rows,
     at_rows,
-    exact_rate,
     exact_rates,
     read_only,
     require_length,
@@ -61,7 +60,7 @@ class FairnessQueues:
     ...     queues.advance(chosen)
     >>> queues.owed
     array([0.  , 0.25, 0.75])
-    >>> queues.certificate(turns=[2, 1, 0], rounds=3).behind
+    >>> queues.certificate(turns=[2, 1, 0]).behind
     array([-1.25, -0.25,  0.75])
     """
 
@@ -173,15 +172,11 @@ class FairnessQueues:
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
         self._balance[rows] = owed - self._credit_of(rows)
 
-    def certificate(
-        self, turns: npt.ArrayLike, rounds: npt.ArrayLike | None = None, *, tolerance: Tolerance = DEFAULT_TOLERANCE
-    ) -> Certificate:
+    def certificate(self, turns: npt.ArrayLike, *, tolerance: Tolerance = DEFAULT_TOLERANCE) -> Certificate:
         """Compares the promised turns with the turns taken.
 
         Args:
             turns: The number of turns that each client took, counted independently of the queues.
-            rounds: The number of rounds of which each client was promised its share: one number, or one per client.
-                By default the numbers that the queues have counted.
             tolerance: The number of turns that a client may be behind.
         """
         taken = np.asarray(turns)
@@ -189,37 +184,33 @@ class FairnessQueues:
             raise ReportError(
                 f"turns must be {self._clients} whole numbers, one per client, not {taken.dtype} of shape {taken.shape}"
             )
-        if rounds is not None and self._base is not None:
-            raise ReportError("the rates were amended, so rounds alone do not determine promised turns: omit rounds")
-        promised = self._credit() if rounds is None else np.asarray(rounds, dtype=np.int64) * self._rates
         owed = self.owed_exactly()
         return Certificate(
             turns=taken.astype(np.int64),
             units_per_turn=self.units_per_turn,
-            promised_units=np.array(np.broadcast_to(np.asarray(promised, dtype=np.int64), self._clients)),
+            promised_units=np.array(np.broadcast_to(np.asarray(self._credit(), dtype=np.int64), self._clients)),
             owed_units=owed.units + owed.credit,
             forfeited_units=self._forfeited_units(),
             tolerance=tolerance,
         )
 
-    def add(self, count: int, guaranteed_rate: Rate | None = None) -> None:
-        """Appends `count` clients that are owed nothing; by default they get the common rate."""
+    def add(self, count: int) -> None:
+        """Appends `count` clients that are owed nothing and get the common rate."""
         count = as_count("count", count, SettingError, least=0)
-        rates, unit = self._rates_with(count, guaranteed_rate)
+        if not isinstance(self._rates, int):
+            raise SettingError(
+                f"the clients have different rates, so {count} more cannot join: build a new policy with all rates"
+            )
         if not isinstance(self._rounds, int) or self._rounds:  # before the first round, 0 for everybody
             self._rounds = np.concatenate([self.rounds, np.zeros(count, dtype=np.int64)])
-        finer = unit // self.units_per_turn
-        self._balance = np.concatenate([self._balance * finer, np.zeros(count, dtype=np.int64)])
+        self._balance = np.concatenate([self._balance, np.zeros(count, dtype=np.int64)])
         if self._forfeited is not None:
-            self._forfeited = np.concatenate([self._forfeited * finer, np.zeros(count, dtype=np.int64)])
+            self._forfeited = np.concatenate([self._forfeited, np.zeros(count, dtype=np.int64)])
         if self._retired is not None:
             self._retired = np.concatenate([self._retired, np.zeros(count, dtype=np.bool_)])
         if self._base is not None:
-            base = np.broadcast_to(np.asarray(self._base), self._clients) * finer
+            base = np.broadcast_to(np.asarray(self._base), self._clients)
             self._base = np.concatenate([base, np.zeros(count, dtype=np.int64)])
-        if self._cap is not None:
-            self._cap *= finer
-        self._rates, self.units_per_turn = rates, unit
         self._clients += count
 
     def retire(self, rows: npt.ArrayLike) -> None:
@@ -357,25 +348,6 @@ class FairnessQueues:
             require_length("chosen", rows, self._clients, "clients", ReportError)
             rows = np.flatnonzero(rows)
         return as_rows("chosen", rows, ReportError, clients=self._clients)
-
-    def _rates_with(self, count: int, guaranteed_rate: Rate | None) -> tuple[int | IntArray, int]:
-        if isinstance(self._rates, int):
-            common = Fraction(self._rates, self.units_per_turn)
-            rate = common if guaranteed_rate is None else exact_rate(guaranteed_rate)
-            if rate == common:
-                return self._rates, self.units_per_turn
-        elif guaranteed_rate is None:
-            raise SettingError("the clients have different rates: give guaranteed_rate for the new ones")
-        else:
-            rate = exact_rate(guaranteed_rate)
-        unit = math.lcm(self.units_per_turn, rate.denominator)
-        if unit > FINEST:
-            raise SettingError(
-                f"guaranteed_rate {rate} and the present rates have a common denominator of {unit}, more than "
-                f"{FINEST}: round it to a fraction with a smaller denominator"
-            )
-        old = np.broadcast_to(np.asarray(self._rates), self._clients) * (unit // self.units_per_turn)
-        return np.concatenate([old, np.full(count, int(rate * unit), dtype=np.int64)]), unit
 
 
 def _int_or_array(value: Any) -> int | IntArray:
