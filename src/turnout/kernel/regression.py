@@ -49,8 +49,7 @@ class FleetRegression:
     def solve(self, ridges: FloatArray | None) -> FloatArray:
         """Returns the coefficients theta0 of all times so far; `ridges` is added if `squares` has no ridge."""
         squares = self.squares if ridges is None else self.squares + np.diag(ridges)
-        theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
-        return theta
+        return np.linalg.solve(squares, self.sums).astype(np.float64)
 
     def to_array(self) -> FloatArray:
         """Returns the whole state in one array."""

@@ -58,8 +58,7 @@ _RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.
 
 def caller_of(scope: Scope) -> Caller | None:
     """Returns who sent a request; None if nobody is known, which is so only for public paths."""
-    caller: Caller | None = scope.get(_CALLER)
-    return caller
+    return scope.get(_CALLER)
 
 
 def is_still_allowed(scope: Scope) -> bool:

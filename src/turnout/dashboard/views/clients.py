@@ -245,8 +245,7 @@ def turns_and_availability(
     def share(mask: BoolArray | None) -> FloatArray | None:
         if mask is None:
             return None
-        shares: FloatArray = np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
-        return shares
+        return np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
 
     rounds = ledger.round_column("rounds")
     resting = ledger.back_offs.get(rows, rounds, sparse=True) if ledger.back_offs.first is not None else None

@@ -250,8 +250,7 @@ class ClientPromises(NamedTuple):
     @property
     def owed_with_surplus(self) -> BoolArray:
         """Whether each client is owed turns although it is ahead of its promise."""
-        mask: BoolArray = (self.behind < 0) & (self.owed > 0)
-        return mask
+        return (self.behind < 0) & (self.owed > 0)
 
 
 def promises_of(ledger: Ledger) -> ClientPromises:

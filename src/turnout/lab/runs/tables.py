@@ -266,8 +266,7 @@ def _means(values: Column, groups: Column, count: int) -> Column:
     counts = ~np.isnan(values)
     sums = np.bincount(groups[counts], values[counts], minlength=count)
     numbers = np.bincount(groups[counts], minlength=count)
-    means: Column = np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
-    return means
+    return np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
 
 
 def _last_finite(values: Column) -> float | None:

@@ -139,8 +139,7 @@ class TraceWorld(ColdStartWorld):
     @property
     def availability(self) -> FloatArray:
         """The share of its record in which each client is available, (N,)."""
-        shares: FloatArray = read_only(self._shares)
-        return shares
+        return read_only(self._shares)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
