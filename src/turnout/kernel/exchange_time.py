@@ -277,7 +277,7 @@ class ExchangeTimeModel:
         """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
         wanted = self.ridge * np.where(mean_squares > MIN_SQUARE, mean_squares, 1.0)
         ratio = wanted / self._ridges
-        is_first = self._fleet is not None and not self._fleet.has_samples
+        is_first = self._fleet is not None and not self._fleet.samples
         if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():
             return
         learned = np.flatnonzero(self._has_history())

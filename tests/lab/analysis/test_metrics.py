@@ -135,7 +135,7 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], counts: Any, 
     behind, turns, rounds = recount(records, rates, accrual, counts)
     shortfall = shortfalls(columns, rate, accrual=accrual, counts=counts, tolerance=tolerance)
 
-    unit = shortfall.units_per_turn
+    unit = shortfall.certificate.units_per_turn
     by_client = [max(after[client] for after in behind) for client in range(clients)]
     assert [Fraction(units, unit) for units in shortfall.largest_units.tolist()] == by_client
     assert shortfall.largest == float(max(by_client))
@@ -147,7 +147,7 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], counts: Any, 
     assert certificate.books_balance
     expected = ["broken" if left > tolerance else "behind" if left >= 1 else "kept" for left in behind[-1]]
     assert certificate.statuses.tolist() == expected
-    assert shortfall.status == max(expected, key=["kept", "behind", "broken"].index)
+    assert shortfall.certificate.status == max(expected, key=["kept", "behind", "broken"].index)
     assert shortfall.ever_broken.tolist() == [largest > tolerance for largest in by_client]
     outcomes = {"selected": ("arrived", "late", "failed"), "completed": ("arrived",)}[counts]
     owed = owed_by_queues(columns, rate, accrual=accrual, counted_outcomes=outcomes)
@@ -173,14 +173,14 @@ def test_a_client_that_catches_up_is_kept_at_the_end_but_was_broken() -> None:
     columns = columns_of([[0], [0], [0], [0], [0], [0], [1], [1], [1]], clients=2)
     shortfall = shortfalls(columns, 0.5, tolerance=2)
     assert shortfall.largest == 3.0
-    assert (shortfall.at_end, shortfall.status) == (1.5, "behind")
+    assert (shortfall.at_end, shortfall.certificate.status) == (1.5, "behind")
     assert shortfall.ever_broken.tolist() == [False, True]
     assert known(shortfall.certificate.broken_since).tolist() == [0, 0]
 
 
 def test_a_surplus_is_a_negative_shortfall() -> None:
     shortfall = shortfalls(columns_of([[0, 1], [0, 1]], clients=2), 0.25)
-    assert (shortfall.largest, shortfall.at_end, shortfall.status) == (-0.75, -1.5, "kept")
+    assert (shortfall.largest, shortfall.at_end, shortfall.certificate.status) == (-0.75, -1.5, "kept")
 
 
 def test_a_share_is_that_of_the_promise() -> None:

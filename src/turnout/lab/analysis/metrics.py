@@ -76,7 +76,7 @@ def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Ac
     """Summarises the speed and the fairness of a run whose shortfall was computed with this accrual."""
     rounds, certificate = require_rounds(columns), shortfall.certificate
     durations, turns = columns.durations, columns.turns
-    owed, units_per_turn = certificate.owed_units, shortfall.units_per_turn
+    owed, units_per_turn = certificate.owed_units, certificate.units_per_turn
     return RunSummary(
         rounds=rounds,
         mean_round=float(durations.mean()),

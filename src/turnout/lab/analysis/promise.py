@@ -21,7 +21,7 @@ import numpy.typing as npt
 from turnout.errors import ReportError, SettingError
 from turnout.kernel import certificate as certificates
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, exact_rates
-from turnout.kernel.certificate import Accrual, Certificate, PromiseStatus, Tolerance
+from turnout.kernel.certificate import Accrual, Certificate, Tolerance
 from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
@@ -47,30 +47,20 @@ class Shortfall:
     largest_units: IntArray
 
     @property
-    def units_per_turn(self) -> int:
-        """The number of units in a turn."""
-        return self.certificate.units_per_turn
-
-    @property
     def largest(self) -> float:
         """The largest shortfall of any client at the end of any round, in turns."""
-        return int(self.largest_units.max()) / self.units_per_turn
+        return int(self.largest_units.max()) / self.certificate.units_per_turn
 
     @property
     def at_end(self) -> float:
         """The largest shortfall of any client after the last round, in turns."""
-        return int(self.certificate.behind_units.max()) / self.units_per_turn
-
-    @property
-    def status(self) -> PromiseStatus:
-        """The worst status of any client after the last round."""
-        return self.certificate.status
+        return int(self.certificate.behind_units.max()) / self.certificate.units_per_turn
 
     @property
     def ever_broken(self) -> BoolArray:
         """Whether each client was ever further behind than the tolerance, even if it caught up later."""
-        limit = math.floor(certificates.exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
-        return self.largest_units > limit
+        tolerance = certificates.exact_tolerance(self.certificate.tolerance)
+        return self.largest_units > math.floor(tolerance * self.certificate.units_per_turn)
 
 
 def shortfalls(
