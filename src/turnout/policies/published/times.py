@@ -87,9 +87,8 @@ class CSUCB(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients with the largest index."""
-        self.check_offer(offer)
+        rows = self._available_rows(offer)
         size = self.places(offer)
-        rows = np.flatnonzero(offer.available)
         index = self.rewards.means() + self.rewards.bonus(size + 1, offer.round)
         chosen = rows[smallest(-index[rows], size)]
         return Selection.trusted(offer.round, chosen, {"index": index[chosen]})
@@ -237,8 +236,7 @@ class TiFL(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the least profiled clients, or clients of the drawn tier."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         tie_break = round_rng(self.seed, "tifl", offer.round).random(self.clients)[rows]
         if self.profiling:
             chosen = rows[smallest(self.turns[rows] + tie_break, self.places(offer))]
