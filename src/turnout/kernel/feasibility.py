@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -194,10 +195,8 @@ def _sufficient_cohort_size(rates: FloatArray, probability: FloatArray, cohort_s
     high, stride = low + 1, 1
     while high < len(rates) and not feasibility(rates, probability, high).holds:
         low, high, stride = high, min(high + stride, len(rates)), 2 * stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasibility(rates, probability, middle).holds else (middle, high)
-    return high
+    between = range(low + 1, high)
+    return low + 1 + bisect_left(between, True, key=lambda size: feasibility(rates, probability, size).holds)
 
 
 def _reason(clients: tuple[int, ...], rates: FloatArray, probability: FloatArray, cohort_size: int) -> str:
