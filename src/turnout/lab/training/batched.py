@@ -219,8 +219,8 @@ def play_plans(
     device: str = "cpu",
     watch: Watcher | None = None,
     track: StoredWatcher | None = None,
-) -> list[int]:
-    """Plays every plan that is missing from the store, with or without training; returns the run ids in plan order.
+) -> None:
+    """Plays every plan that is missing from the store, with or without training.
 
     Args:
         plans: The plans of the runs.
@@ -233,7 +233,6 @@ def play_plans(
     requested, stored = list(plans), Watchers(watch, track=track).stored
     train_plans(filter(trains, requested), store, device=device, workers=workers, watch=watch, track=track)
     sweep([plan for plan in requested if not trains(plan)], store, workers=workers, watch=stored)
-    return [run_id(store, plan) for plan in requested]
 
 
 def trains(plan: RunPlan) -> bool:
