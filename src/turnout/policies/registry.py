@@ -172,11 +172,6 @@ def as_named(policy: Any, settings: Mapping[str, Any]) -> tuple[str, dict[str, A
     return name, own
 
 
-def policy_parts(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of a policy and of every policy inside it."""
-    return (part for part, _ in nested_settings(name, settings))
-
-
 def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     build = _known(name)

@@ -63,8 +63,7 @@ def caller_of(scope: Scope) -> Caller | None:
 
 def is_still_allowed(scope: Scope) -> bool:
     """Returns whether the token of a request still gives the same access, for answers that take long."""
-    is_allowed: Callable[[], bool] = scope.get(_IS_ALLOWED, lambda: True)
-    return is_allowed()
+    return scope.get(_IS_ALLOWED, lambda: True)()
 
 
 def _ignore(scope: Scope, status: int, seconds: float) -> None:

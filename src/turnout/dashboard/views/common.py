@@ -285,12 +285,6 @@ def flags(source: Source) -> dict[str, BoolArray]:
     return {**shared, **source.extra_flags()}
 
 
-def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
-    """Returns the names of the flags of each of these clients."""
-    masks = flags(source)
-    return [[name for name in FLAGS if name in masks and masks[name][row]] for row in rows.tolist()]
-
-
 def page_of(total: int, number: int, size: int) -> tuple[slice, dict[str, int]]:
     """Returns the part of a list on the page with this number, or on the last page, and what a response says of it."""
     pages = max(1, -(-total // size))

@@ -76,7 +76,7 @@ class Pace(NamedTuple):
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
-        promised: IntArray = at_rows(self.base, rows) + at_rows(self.rates, rows) * (at_rows(self.rounds, rows) + 1)
+        promised = at_rows(self.base, rows) + at_rows(self.rates, rows) * (at_rows(self.rounds, rows) + 1)
         return promised - self.turns[rows].astype(np.int64) * self.units_per_turn
 
     def slack(self, rows: IntArray) -> FloatArray:

@@ -133,7 +133,7 @@ class RunPlan:
         """Returns the names of policies, worlds and learner, each with the registry that knows it."""
         learner = worlds.named_learner(self.world, self.world_settings)
         return [
-            *((policies.REGISTRY, name) for name in policies.policy_parts(self.policy, self.settings)),
+            *((policies.REGISTRY, name) for name, _ in policies.nested_settings(self.policy, self.settings)),
             *((worlds.REGISTRY, name) for name in self._worlds()),
             *([] if learner is None else [(worlds.LEARNERS, learner)]),
         ]

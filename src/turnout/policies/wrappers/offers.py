@@ -154,8 +154,7 @@ class CoolDown(Wrapper):
 
     def _shortened(self, offer: RoundOffer) -> int:
         """Returns the round by which the cool-downs of enough available clients have ended."""
-        available: BoolArray = offer.available
-        ends = self.rests_until[available]
+        ends = self.rests_until[offer.available]
         enough = min(1 if self.cohort_size is None else self.places(offer), len(ends))
         return int(np.partition(ends, enough - 1)[enough - 1]) if enough else 0
 

@@ -91,7 +91,7 @@ class ModuleLearner(Learner):
         starts = range(0, len(inputs), self._test_chunk)
         measured = self._run_tasks([(weights, None, first) for weights in models for first in starts])
         sums = np.array([value for _, value in measured]).reshape(len(models), len(starts)).sum(axis=1)
-        return (sums / (targets.numel() if self.spec.metric is None else 1)).tolist()  # type: ignore[no-any-return]
+        return (sums / (targets.numel() if self.spec.metric is None else 1)).tolist()
 
     def close(self) -> None:
         """Ends the worker processes."""
