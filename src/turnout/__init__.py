@@ -48,38 +48,7 @@ if TYPE_CHECKING:
     from turnout.live import RunningTurn as RunningTurn
     from turnout.live import Scheduler as Scheduler
     from turnout.live import Wait as Wait
-    from turnout.policies import CSUCB as CSUCB
-    from turnout.policies import CSUCBQ as CSUCBQ
-    from turnout.policies import E3CS as E3CS
-    from turnout.policies import POLICIES as POLICIES
-    from turnout.policies import RBCSF as RBCSF
-    from turnout.policies import REFL as REFL
-    from turnout.policies import UCBCS as UCBCS
-    from turnout.policies import WRAPPERS as WRAPPERS
-    from turnout.policies import ActiveFL as ActiveFL
-    from turnout.policies import CoolDown as CoolDown
-    from turnout.policies import DataSize as DataSize
-    from turnout.policies import Eligible as Eligible
-    from turnout.policies import ExcludeBusy as ExcludeBusy
-    from turnout.policies import FairOracle as FairOracle
-    from turnout.policies import FairPace as FairPace
-    from turnout.policies import Fastest as Fastest
-    from turnout.policies import FedCS as FedCS
-    from turnout.policies import Oort as Oort
-    from turnout.policies import Overcommit as Overcommit
-    from turnout.policies import PowerOfChoice as PowerOfChoice
-    from turnout.policies import Quota as Quota
-    from turnout.policies import RoundRobin as RoundRobin
-    from turnout.policies import SelectionPolicy as SelectionPolicy
-    from turnout.policies import SkewedRandom as SkewedRandom
-    from turnout.policies import TiFL as TiFL
-    from turnout.policies import UniformRandom as UniformRandom
-    from turnout.policies import WarmUp as WarmUp
-    from turnout.policies import WithGuarantee as WithGuarantee
-    from turnout.policies import check_policy as check_policy
-    from turnout.policies import make_policy as make_policy
-    from turnout.policies import policy_names as policy_names
-    from turnout.policies import register_policy as register_policy
+    from turnout.policies import *  # noqa: F403
     from turnout.policies.explain.explanation import Explanation as Explanation
 else:
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -13,8 +13,9 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     """Returns `__getattr__` and `__dir__` of a package (PEP 562).
 
     The package lists its public names once, for type checkers, in a block `if TYPE_CHECKING:` as
-    `from module import Name as Name`. The block is read from the source, which every distribution contains, when the
-    first name is looked up; `__all__` has the same names.
+    `from module import Name as Name`; `from package import *` takes over all names of another such package. The block
+    is read from the source, which every distribution contains, when the first name is looked up; `__all__` has the same
+    names.
     """
 
     @cache
@@ -24,7 +25,10 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         loader: Any = sys.modules[package].__loader__
         blocks = [node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If)]
         imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-        public = {alias.name: str(node.module) for node in imports for alias in node.names}
+        public: dict[str, str] = {}
+        for node in imports:
+            module, names = str(node.module), [alias.name for alias in node.names]
+            public |= dict.fromkeys(import_module(module).__all__ if names == ["*"] else names, module)
         return {name: public[name] for name in sorted(public, key=lambda name: (not name.isupper(), name))}
 
     def get(name: str) -> Any:

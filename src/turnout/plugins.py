@@ -73,8 +73,7 @@ class LazyTable(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         module, _, attribute = self._homes[name].partition(":")
-        value: T = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
-        return value
+        return getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes

@@ -85,9 +85,9 @@ def test_the_certificate_checks_independently_counted_turns() -> None:
     queues = FairnessQueues(2, 0.5)
     for chosen in ([0], [0], [0], [1]):
         queues.advance(chosen)
-    assert queues.certificate([3, 1], 4).books_balance
+    assert queues.certificate([3, 1]).books_balance
     assert queues.certificate([3, 1]).promised.tolist() == [2.0, 2.0]
-    wrong = queues.certificate([3, 0], 4)
+    wrong = queues.certificate([3, 0])
     assert not wrong.books_balance
     assert wrong.balanced.tolist() == [True, False]
 
@@ -124,25 +124,11 @@ def test_new_clients_are_owed_nothing_and_accrue_from_the_next_round() -> None:
     assert queues.certificate([0, 1, 0]).promised.tolist() == [1.0, 0.5, 0.5]
 
 
-def test_new_clients_may_have_their_own_rate() -> None:
-    queues = FairnessQueues(1, "1/2", max_owed=10)
-    queues.advance([])
-    queues.add(1, "1/3")
-    queues.advance([])
-    assert exact_debts(queues) == [1, Fraction(1, 3)]
-    assert queues.guaranteed_rates.tolist() == [1 / 2, 1 / 3]
-    with pytest.raises(SettingError, match="give guaranteed_rate for the new ones"):
+def test_no_client_can_join_those_with_different_rates() -> None:
+    queues = FairnessQueues(2, ["1/2", "1/3"])
+    with pytest.raises(SettingError, match="the clients have different rates, so 1 more cannot join"):
         queues.add(1)
-    queues.add(2, "1/5")
-    assert (queues.guaranteed_rates.tolist(), queues.units_per_turn) == ([1 / 2, 1 / 3, 1 / 5, 1 / 5], 30)
-    assert exact_debts(queues) == [1, Fraction(1, 3), 0, 0]
-
-
-def test_a_rate_of_new_clients_that_needs_too_fine_units_is_refused() -> None:
-    queues = FairnessQueues(1, Fraction(1, FINEST))
-    with pytest.raises(SettingError, match=rf"guaranteed_rate 1/3 .* a common denominator of {3 * FINEST}, more than"):
-        queues.add(1, "1/3")
-    assert (queues.clients, queues.units_per_turn) == (1, FINEST)
+    assert queues.clients == 2
 
 
 def test_retired_clients_do_not_accrue_and_cannot_be_chosen() -> None:
@@ -330,8 +316,6 @@ def test_the_state_of_amended_queues_is_refused_by_queues_of_another_rate() -> N
     for other in (FairnessQueues(2, "1/4"), FairnessQueues(3, "1/6"), FairnessQueues(2, "1/5")):
         with pytest.raises(StateError, match="the saved queues are for 2 clients with rate 1/6"):
             other.restore(amended.state())
-    with pytest.raises(ReportError, match="the rates were amended, so rounds alone do not determine promised turns"):
-        amended.certificate([1, 0], rounds=1)
     with pytest.raises(SettingError, match="common denominator of 3999999748, more than 1000000000"):
         FairnessQueues(2, "1/999999937").amended_state(queues.state())
 

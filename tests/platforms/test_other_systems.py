@@ -15,8 +15,9 @@ import pytest
 from killing import environment
 from turnout.dashboard.views.system import peak_memory
 from turnout.storage.files import system
-from turnout.storage.files.database import RUNS, connect, create
+from turnout.storage.files.database import RUNS, connect
 from turnout.storage.files.lock import Acknowledged, WriterLock, acknowledge, lock_path, read_acknowledged
+from turnout.storage.opening import create_store
 from turnout.web.serving import listen
 
 HERE = Path(__file__).parent
@@ -101,8 +102,8 @@ def test_a_system_without_locks_refuses_to_write_and_says_so(folder: Path) -> No
 def test_every_connection_that_writes_flushes_the_cache_of_the_disk_too(folder: Path) -> None:
     """SQLite needs these settings on macOS, and ignores them elsewhere."""
     path = folder / "runs.turnout"
-    create(path)
-    with closing(connect(path, RUNS)) as db:
+    create_store(path, RUNS)
+    with closing(connect(path, RUNS, "write")) as db:
         pragmas = ("synchronous", "fullfsync", "checkpoint_fullfsync")
         assert [db.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas] == [2, 1, 1]
 

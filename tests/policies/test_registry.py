@@ -13,9 +13,10 @@ from narrowing import known
 from policies.examples import GROUPS
 from turnout import POLICIES, make_policy
 from turnout.errors import InfeasiblePromise, SettingError
+from turnout.kernel.guarantee import Guarantee
 from turnout.policies import WRAPPERS
 from turnout.policies.check_support import SmallFleet
-from turnout.policies.registry import guarantee_of, nested_settings, setting_default, setting_names, with_defaults
+from turnout.policies.registry import build_policy, nested_settings, setting_default, setting_names, with_defaults
 
 OWN = ["fair-pace", "rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
 PUBLISHED = [
@@ -183,6 +184,10 @@ def test_the_settings_of_nested_policies_are_found() -> None:
 
 
 # Guarantees
+
+
+def guarantee_of(name: str, clients: int, settings: Mapping[str, Any]) -> Guarantee | None:
+    return build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee
 
 
 def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:

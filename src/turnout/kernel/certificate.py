@@ -222,8 +222,7 @@ class Certificate:
     @property
     def broken(self) -> BoolArray:
         """Whether each client is more than `tolerance` turns behind."""
-        broken: BoolArray = self.behind_units > math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
-        return broken
+        return self.behind_units > math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
 
     @property
     def levels(self) -> npt.NDArray[np.int8]:
@@ -251,8 +250,7 @@ class Certificate:
     @property
     def unserved(self) -> BoolArray:
         """Whether each client took no turn because it was there for too few rounds to be promised a whole one."""
-        unserved: BoolArray = (self.turns == 0) & (self.promised_units < self.units_per_turn)
-        return unserved
+        return (self.turns == 0) & (self.promised_units < self.units_per_turn)
 
     @property
     def holds(self) -> bool:
@@ -266,8 +264,7 @@ class Certificate:
         This is an identity of the queues, which holds for any policy at any time. If it fails, the accounting is
         damaged; if it holds, nothing is said about the promise.
         """
-        balanced: BoolArray = self.behind_units <= self.owed_units + self.forfeited_units
-        return balanced
+        return self.behind_units <= self.owed_units + self.forfeited_units
 
     @property
     def books_balance(self) -> bool:
@@ -373,8 +370,7 @@ class OwedTurns(NamedTuple):
 
     def of(self, rows: IntArray | slice) -> FloatArray:
         """Returns the turns owed to these clients, as floats."""
-        turns: FloatArray = (self.units[rows] + self.credit) / self.units_per_turn
-        return turns
+        return (self.units[rows] + self.credit) / self.units_per_turn
 
 
 class Accounts(NamedTuple):

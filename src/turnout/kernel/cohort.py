@@ -95,11 +95,8 @@ def fastest_fair_cohort(
     target_size = as_count("size", size, SettingError, least=0)
     turns = as_exact("owed", owed, target_size)
     require_length("owed", turns.units, len(seconds), "clients in times", SettingError)
-    if available is None:
-        mask = np.ones(len(seconds), dtype=np.bool_)
-    else:
-        mask = as_mask("available", available, SettingError)
-        require_length("available", mask, len(seconds), "clients in times", SettingError)
+    mask = np.ones(len(seconds), dtype=np.bool_) if available is None else as_mask("available", available, SettingError)
+    require_length("available", mask, len(seconds), "clients in times", SettingError)
     return cohort_of_times(seconds, turns, target_size, weight, mask).rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -15,10 +16,6 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.pace.prices import PaceOutlook
 
 NEAR = 4096  # rounds that are tested one by one
-
-
-def _no_rows() -> IntArray:
-    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +75,7 @@ class CohortProblem:
     values_are_debts: bool = True
     irregular_growth: str = ""
     order: IntArray | None = None
-    urgent: IntArray = field(default_factory=_no_rows)
+    urgent: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     floor: float = 0.0
     prices: PriceTerms | None = None
 
@@ -102,7 +99,7 @@ class CohortProblem:
             self,
             size=self.size - len(self.first),
             available=available,
-            urgent=_no_rows(),
+            urgent=self.urgent[:0],
             floor=max(self.floor, float(self.times[self.first].max(initial=0.0))),
         )
 
@@ -179,7 +176,5 @@ class CohortProblem:
         low, high = NEAR, 2 * NEAR
         while not is_selected(np.array([high]))[0]:
             low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_selected(np.array([middle]))[0] else (middle, high)
-        return high
+        between = range(low + 1, high)
+        return low + 1 + bisect_left(between, True, key=lambda waited: bool(is_selected(np.array([waited]))[0]))

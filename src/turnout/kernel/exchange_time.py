@@ -277,7 +277,7 @@ class ExchangeTimeModel:
         """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
         wanted = self.ridge * np.where(mean_squares > MIN_SQUARE, mean_squares, 1.0)
         ratio = wanted / self._ridges
-        is_first = self._fleet is not None and not self._fleet.has_samples
+        is_first = self._fleet is not None and not self._fleet.samples
         if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():
             return
         learned = np.flatnonzero(self._has_history())
@@ -290,8 +290,7 @@ class ExchangeTimeModel:
 
     def _has_history(self) -> npt.NDArray[np.bool_]:
         """Returns whether each client's matrix differs from that of a client without history."""
-        has_history: npt.NDArray[np.bool_] = (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
-        return has_history
+        return (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
 
     def _with_ridges(self, columns: FloatArray, old: FloatArray) -> FloatArray:
         """Returns these columns of the bank for the present ridges instead of the old ones."""

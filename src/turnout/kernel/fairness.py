@@ -21,7 +21,6 @@ from turnout.kernel.arrays import (
     as_mask,
     as_rows,
     at_rows,
-    exact_rate,
     exact_rates,
     read_only,
     require_length,
@@ -61,7 +60,7 @@ class FairnessQueues:
     ...     queues.advance(chosen)
     >>> queues.owed
     array([0.  , 0.25, 0.75])
-    >>> queues.certificate(turns=[2, 1, 0], rounds=3).behind
+    >>> queues.certificate(turns=[2, 1, 0]).behind
     array([-1.25, -0.25,  0.75])
     """
 
@@ -73,7 +72,8 @@ class FairnessQueues:
         accrual: Accrual = "always",
         max_owed: float | Fraction | None = None,
     ) -> None:
-        self._clients = as_count("clients", clients, SettingError)
+        #: The number of clients, including retired ones.
+        self.clients = as_count("clients", clients, SettingError)
         self.accrual = accrual
         self._rates, self.units_per_turn = exact_rates(guaranteed_rate, clients)
         self.max_owed = max_owed
@@ -89,19 +89,14 @@ class FairnessQueues:
         self._base: int | IntArray | None = None
 
     @property
-    def clients(self) -> int:
-        """The number of clients, including retired ones."""
-        return self._clients
-
-    @property
     def guaranteed_rates(self) -> FloatArray:
         """The share of rounds that each client is promised (beta in the paper)."""
-        return np.broadcast_to(np.asarray(self._rates) / self.units_per_turn, self._clients)
+        return np.broadcast_to(np.asarray(self._rates) / self.units_per_turn, self.clients)
 
     @property
     def rounds(self) -> IntArray:
         """The number of rounds in which each client accrued."""
-        return np.array(np.broadcast_to(np.asarray(self._rounds, dtype=np.int64), self._clients))
+        return np.array(np.broadcast_to(np.asarray(self._rounds, dtype=np.int64), self.clients))
 
     @property
     def owed(self) -> FloatArray:
@@ -146,7 +141,7 @@ class FairnessQueues:
         """
         accruing = self._accruing(rows, present)
         if len(capped):
-            accruing = np.ones(self._clients, dtype=np.bool_) if accruing is None else accruing.copy()
+            accruing = np.ones(self.clients, dtype=np.bool_) if accruing is None else accruing.copy()
             accruing[capped] = False
         self._advance(rows, accruing)
 
@@ -158,7 +153,7 @@ class FairnessQueues:
         """Returns with how many decisions a client earns at most one turn: one number, or one per client."""
         if isinstance(self._rates, int):
             return self.units_per_turn // self._rates if self._rates else UNLIMITED
-        limits = np.full(self._clients, UNLIMITED, dtype=np.int64)
+        limits = np.full(self.clients, UNLIMITED, dtype=np.int64)
         return np.floor_divide(self.units_per_turn, self._rates, out=limits, where=self._rates > 0)
 
     def _advance(self, rows: IntArray, accruing: BoolArray | None) -> None:
@@ -173,60 +168,52 @@ class FairnessQueues:
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
         self._balance[rows] = owed - self._credit_of(rows)
 
-    def certificate(
-        self, turns: npt.ArrayLike, rounds: npt.ArrayLike | None = None, *, tolerance: Tolerance = DEFAULT_TOLERANCE
-    ) -> Certificate:
+    def certificate(self, turns: npt.ArrayLike, *, tolerance: Tolerance = DEFAULT_TOLERANCE) -> Certificate:
         """Compares the promised turns with the turns taken.
 
         Args:
             turns: The number of turns that each client took, counted independently of the queues.
-            rounds: The number of rounds of which each client was promised its share: one number, or one per client.
-                By default the numbers that the queues have counted.
             tolerance: The number of turns that a client may be behind.
         """
         taken = np.asarray(turns)
-        if taken.shape != (self._clients,) or taken.dtype.kind not in "iu":
+        if taken.shape != (self.clients,) or taken.dtype.kind not in "iu":
             raise ReportError(
-                f"turns must be {self._clients} whole numbers, one per client, not {taken.dtype} of shape {taken.shape}"
+                f"turns must be {self.clients} whole numbers, one per client, not {taken.dtype} of shape {taken.shape}"
             )
-        if rounds is not None and self._base is not None:
-            raise ReportError("the rates were amended, so rounds alone do not determine promised turns: omit rounds")
-        promised = self._credit() if rounds is None else np.asarray(rounds, dtype=np.int64) * self._rates
         owed = self.owed_exactly()
         return Certificate(
             turns=taken.astype(np.int64),
             units_per_turn=self.units_per_turn,
-            promised_units=np.array(np.broadcast_to(np.asarray(promised, dtype=np.int64), self._clients)),
+            promised_units=np.array(np.broadcast_to(np.asarray(self._credit(), dtype=np.int64), self.clients)),
             owed_units=owed.units + owed.credit,
             forfeited_units=self._forfeited_units(),
             tolerance=tolerance,
         )
 
-    def add(self, count: int, guaranteed_rate: Rate | None = None) -> None:
-        """Appends `count` clients that are owed nothing; by default they get the common rate."""
+    def add(self, count: int) -> None:
+        """Appends `count` clients that are owed nothing and get the common rate."""
         count = as_count("count", count, SettingError, least=0)
-        rates, unit = self._rates_with(count, guaranteed_rate)
+        if not isinstance(self._rates, int):
+            raise SettingError(
+                f"the clients have different rates, so {count} more cannot join: build a new policy with all rates"
+            )
         if not isinstance(self._rounds, int) or self._rounds:  # before the first round, 0 for everybody
             self._rounds = np.concatenate([self.rounds, np.zeros(count, dtype=np.int64)])
-        finer = unit // self.units_per_turn
-        self._balance = np.concatenate([self._balance * finer, np.zeros(count, dtype=np.int64)])
+        self._balance = np.concatenate([self._balance, np.zeros(count, dtype=np.int64)])
         if self._forfeited is not None:
-            self._forfeited = np.concatenate([self._forfeited * finer, np.zeros(count, dtype=np.int64)])
+            self._forfeited = np.concatenate([self._forfeited, np.zeros(count, dtype=np.int64)])
         if self._retired is not None:
             self._retired = np.concatenate([self._retired, np.zeros(count, dtype=np.bool_)])
         if self._base is not None:
-            base = np.broadcast_to(np.asarray(self._base), self._clients) * finer
+            base = np.broadcast_to(np.asarray(self._base), self.clients)
             self._base = np.concatenate([base, np.zeros(count, dtype=np.int64)])
-        if self._cap is not None:
-            self._cap *= finer
-        self._rates, self.units_per_turn = rates, unit
-        self._clients += count
+        self.clients += count
 
     def retire(self, rows: npt.ArrayLike) -> None:
         """Stops the accrual of clients that have left; the turns that they are owed stay recorded."""
         retired_rows = self._as_rows(rows)
         if self._retired is None:
-            self._retired = np.zeros(self._clients, dtype=np.bool_)
+            self._retired = np.zeros(self.clients, dtype=np.bool_)
         self._retired[retired_rows] = True
         self._rounds = self._rounds_per_client()
 
@@ -253,10 +240,10 @@ class FairnessQueues:
         coarsest = self.units_per_turn // int(np.gcd.reduce(np.append(self._rates, self.units_per_turn)))
         is_same_rate = np.array_equal(np.asarray(rates) * self.units_per_turn, np.asarray(self._rates) * unit)
         is_same_unit = unit in (coarsest, self.units_per_turn) or (is_amended and unit % coarsest == 0)
-        if len(balance) != self._clients or not is_same_unit or not is_same_rate:
+        if len(balance) != self.clients or not is_same_unit or not is_same_rate:
             raise StateError(
                 f"the saved queues are for {len(balance)} clients with {_describe_rates(rates, unit)}, expected "
-                f"{self._clients} clients with {_describe_rates(self._rates, self.units_per_turn)}"
+                f"{self.clients} clients with {_describe_rates(self._rates, self.units_per_turn)}"
             )
         rounds, base = _int_or_array(saved_value(state, "rounds")), _int_or_array(state["base"]) if is_amended else None
         forfeited = _array_or_none(state.get("forfeited"), np.int64)
@@ -274,7 +261,7 @@ class FairnessQueues:
         """Records what every client has forfeited so far, so that the state does not depend on the cap."""
         if self._cap is None:
             return
-        rows = np.arange(self._clients)
+        rows = np.arange(self.clients)
         self._balance = self._settle(rows) - self._credit_of(rows)
 
     def amended_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,16 +312,15 @@ class FairnessQueues:
         if self._cap is None:
             return owed
         if self._forfeited is None:
-            self._forfeited = np.zeros(self._clients, dtype=np.int64)
+            self._forfeited = np.zeros(self.clients, dtype=np.int64)
         self._forfeited[rows] += np.maximum(owed - self._cap, 0)
         return np.minimum(owed, self._cap)
 
     def _forfeited_units(self) -> IntArray:
-        recorded = np.zeros(self._clients, dtype=np.int64) if self._forfeited is None else self._forfeited
+        recorded = np.zeros(self.clients, dtype=np.int64) if self._forfeited is None else self._forfeited
         if self._cap is None:
             return recorded
-        forfeited: IntArray = recorded + np.maximum(self._balance + self._credit() - self._cap, 0)
-        return forfeited
+        return recorded + np.maximum(self._balance + self._credit() - self._cap, 0)
 
     def _accruing(self, chosen: IntArray, available: npt.ArrayLike | None) -> BoolArray | None:
         """Returns a mask of the clients that accrue in this round, or None if all of them do."""
@@ -346,7 +332,7 @@ class FairnessQueues:
         if available is None:
             raise ReportError("accrual='available' needs the availability of every client: pass the mask `available`")
         mask = as_mask("available", available, ReportError)
-        require_length("available", mask, self._clients, "clients", ReportError)
+        require_length("available", mask, self.clients, "clients", ReportError)
         if not mask[chosen].all():
             raise ReportError(f"client {chosen[~mask[chosen]][0]} was chosen but not available")
         return mask if active is None else mask & active
@@ -354,28 +340,9 @@ class FairnessQueues:
     def _as_rows(self, chosen: npt.ArrayLike) -> IntArray:
         rows = np.asarray(chosen)
         if rows.dtype == np.bool_:
-            require_length("chosen", rows, self._clients, "clients", ReportError)
+            require_length("chosen", rows, self.clients, "clients", ReportError)
             rows = np.flatnonzero(rows)
-        return as_rows("chosen", rows, ReportError, clients=self._clients)
-
-    def _rates_with(self, count: int, guaranteed_rate: Rate | None) -> tuple[int | IntArray, int]:
-        if isinstance(self._rates, int):
-            common = Fraction(self._rates, self.units_per_turn)
-            rate = common if guaranteed_rate is None else exact_rate(guaranteed_rate)
-            if rate == common:
-                return self._rates, self.units_per_turn
-        elif guaranteed_rate is None:
-            raise SettingError("the clients have different rates: give guaranteed_rate for the new ones")
-        else:
-            rate = exact_rate(guaranteed_rate)
-        unit = math.lcm(self.units_per_turn, rate.denominator)
-        if unit > FINEST:
-            raise SettingError(
-                f"guaranteed_rate {rate} and the present rates have a common denominator of {unit}, more than "
-                f"{FINEST}: round it to a fraction with a smaller denominator"
-            )
-        old = np.broadcast_to(np.asarray(self._rates), self._clients) * (unit // self.units_per_turn)
-        return np.concatenate([old, np.full(count, int(rate * unit), dtype=np.int64)]), unit
+        return as_rows("chosen", rows, ReportError, clients=self.clients)
 
 
 def _int_or_array(value: Any) -> int | IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -79,8 +80,7 @@ def expected_turns(probabilities: FloatArray, cohort_size: int) -> FloatArray:
     array([1., 2., 2.])
     """
     if (probabilities == 1).all():
-        all_available: FloatArray = np.minimum(np.arange(1.0, len(probabilities) + 1), cohort_size)
-        return all_available
+        return np.minimum(np.arange(1.0, len(probabilities) + 1), cohort_size)
     turns = np.empty(len(probabilities))
     # P(exactly j clients are available) for j < cohort_size; the last entry collects the overflow.
     distribution = np.zeros(cohort_size + 1)
@@ -100,8 +100,7 @@ def expected_turns(probabilities: FloatArray, cohort_size: int) -> FloatArray:
         distribution[low + 1 : low + 1 + len(shifted)] += shifted
         while low < cohort_size - 1 and distribution[low] < NEGLIGIBLE and low < i:
             low += 1
-    bounded: FloatArray = np.minimum(turns, cohort_size)
-    return bounded
+    return np.minimum(turns, cohort_size)
 
 
 def binomial_turns(clients: int, probability: float, cohort_size: int) -> float:
@@ -196,10 +195,8 @@ def _sufficient_cohort_size(rates: FloatArray, probability: FloatArray, cohort_s
     high, stride = low + 1, 1
     while high < len(rates) and not feasibility(rates, probability, high).holds:
         low, high, stride = high, min(high + stride, len(rates)), 2 * stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasibility(rates, probability, middle).holds else (middle, high)
-    return high
+    between = range(low + 1, high)
+    return low + 1 + bisect_left(between, True, key=lambda size: feasibility(rates, probability, size).holds)
 
 
 def _reason(clients: tuple[int, ...], rates: FloatArray, probability: FloatArray, cohort_size: int) -> str:

@@ -43,5 +43,4 @@ def dirichlet_logs(rng: np.random.Generator, count: int, concentration: float) -
 def softmax(logs: FloatArray) -> FloatArray:
     """Normalises weights, given as logarithms, to a sum of 1."""
     weights = np.exp(logs - logs.max())
-    shares: FloatArray = weights / weights.sum()
-    return shares
+    return weights / weights.sum()

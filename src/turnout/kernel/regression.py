@@ -18,50 +18,46 @@ class FleetRegression:
         self.squares = ridge * np.eye(features)
         self.sums = np.zeros(features)
         self.prior: FloatArray = np.zeros(features)
-        self._samples = self._samples_in_prior = 0
+        #: The number of times that were learned.
+        self.samples = 0
+        self._samples_in_prior = 0
 
     def learn(self, contexts: FloatArray, times: FloatArray) -> bool:
         """Adds these times; returns whether so many are new that the prior should be recomputed."""
         self.squares += contexts.T @ contexts
         self.sums += contexts.T @ times
-        self._samples += len(times)
-        if self._samples * 10 < self._samples_in_prior * 11 or not len(times):
+        self.samples += len(times)
+        if self.samples * 10 < self._samples_in_prior * 11 or not len(times):
             return False
-        self._samples_in_prior = self._samples
+        self._samples_in_prior = self.samples
         return True
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether any time was learned."""
-        return self._samples > 0
 
     def mean_squares_with(self, contexts: FloatArray) -> FloatArray:
         """Returns the mean square of each feature over the learned contexts and these."""
-        total: FloatArray = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
-        return total / max(self._samples + len(contexts), 1)
+        total = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
+        return total / max(self.samples + len(contexts), 1)
 
     def remove(self, squares: FloatArray, sums: FloatArray, samples: int) -> None:
         """Subtracts the contribution of clients that are forgotten."""
-        self._samples = self._samples_in_prior = max(self._samples - samples, 0)  # the caller recomputes the prior
-        self.squares = self.squares - squares if self._samples else np.zeros_like(squares)
-        self.sums = self.sums - sums if self._samples else np.zeros_like(sums)
+        self.samples = self._samples_in_prior = max(self.samples - samples, 0)  # the caller recomputes the prior
+        self.squares = self.squares - squares if self.samples else np.zeros_like(squares)
+        self.sums = self.sums - sums if self.samples else np.zeros_like(sums)
 
     def solve(self, ridges: FloatArray | None) -> FloatArray:
         """Returns the coefficients theta0 of all times so far; `ridges` is added if `squares` has no ridge."""
         squares = self.squares if ridges is None else self.squares + np.diag(ridges)
-        theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
-        return theta
+        return np.linalg.solve(squares, self.sums).astype(np.float64)
 
     def to_array(self) -> FloatArray:
         """Returns the whole state in one array."""
-        return np.concatenate([self.squares.ravel(), self.sums, self.prior, [self._samples, self._samples_in_prior]])
+        return np.concatenate([self.squares.ravel(), self.sums, self.prior, [self.samples, self._samples_in_prior]])
 
     def load(self, array: FloatArray) -> None:
         """Restores the state that `to_array` returned."""
         features = len(self.sums)
         squares, self.sums, self.prior, counts = np.split(array, np.cumsum([features**2, features, features]))
         self.squares = squares.reshape(features, features)
-        self._samples, self._samples_in_prior = (int(count) for count in counts)
+        self.samples, self._samples_in_prior = (int(count) for count in counts)
 
 
 def inverse_matrices(columns: FloatArray, pairs: Sequence[tuple[int, int]], features: int) -> FloatArray:

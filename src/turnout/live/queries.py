@@ -172,10 +172,6 @@ class FleetQueries(Closable, ABC):
         """The ids of all clients, by row."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Closes the file."""
-
-    @abstractmethod
     def _querying(self) -> AbstractContextManager[Journal]:
         """Opens a block in which all queries see the same state of the fleet."""
 

@@ -313,6 +313,11 @@ class SelectionPolicy(Memory, ABC):
             )
         return offer.expected_times
 
+    def _available_rows(self, offer: RoundOffer) -> IntArray:
+        """Checks an offer, and returns the rows of its available clients."""
+        self.check_offer(offer)
+        return np.flatnonzero(offer.available)
+
     def _check_slots(self) -> None:
         if not self.fills_slots:
             raise SettingError(

@@ -45,8 +45,7 @@ class UniformRandom(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples available clients without replacement."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         rng = round_rng(self.seed, "random", offer.round)
         chosen = rng.choice(rows, min(self.places(offer), len(rows)), replace=False)
         chosen.sort()
@@ -91,8 +90,7 @@ class SkewedRandom(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples available clients by weight, without replacement."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         # Sorting log-weight + Gumbel noise is equivalent to sequential draws, and weights cannot underflow.
         noise = round_rng(self.seed, "skewed", offer.round).gumbel(size=self.clients)
         positions = smallest(-(self._log_weights + noise)[rows], self.places(offer))
@@ -117,8 +115,7 @@ class RoundRobin(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the available clients with the fewest turns."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         chosen = rows[smallest(self.turns[rows], self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"turns": self.turns[chosen].astype(np.float64)})
 
@@ -170,8 +167,7 @@ class DataSize(SizedPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples available clients by data size."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         size = min(self.places(offer), len(rows))
         draws = self._draws_with_replacement(rows, offer)
         keys = exponential_keys(self.seed, "data-size", offer.round, self.clients)[rows]

@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -305,7 +306,8 @@ class FairPace(GuaranteedPolicy):
         rates, rounds, base = self.debts.accounts()
         pace = Pace(rates, rounds, self.turns, self.debts.units_per_turn, 0.0, 0.0, base)
         head_start = float(fading(self.head_start, offer.round))
-        return ClientPrices(pace, self._times.usual_seconds(offer), head_start, self.head_start / HEAD_ROUNDS)
+        usual = partial(self._times.usual_seconds, offer)
+        return ClientPrices(pace, usual, head_start, self.head_start / HEAD_ROUNDS)
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -38,14 +37,10 @@ class PaceTimes(Memory, ABC):
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the usual times of these clients, each times a weight, and these weights."""
 
-    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
-        """Returns a function that returns the usual time of the client in a row."""
-
-        def seconds_of(row: int) -> float:
-            weighted, weights = self.usual_terms(offer, np.array([row]))
-            return float((weighted / weights)[0])
-
-        return seconds_of
+    def usual_seconds(self, offer: RoundOffer, row: int) -> float:
+        """Returns the usual time of the client in a row."""
+        weighted, weights = self.usual_terms(offer, np.array([row]))
+        return float((weighted / weights)[0])
 
     def typical_seconds(self, offer: RoundOffer) -> float:
         """Returns the median usual time; of a large fleet, that of some clients."""

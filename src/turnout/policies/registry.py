@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar, get_type_hints
 
 from turnout import plugins
 from turnout.errors import PluginError, SettingError
-from turnout.kernel.guarantee import Guarantee
 from turnout.plugins import Kind, LazyTable, Registry, is_module_name
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper
@@ -173,11 +172,6 @@ def as_named(policy: Any, settings: Mapping[str, Any]) -> tuple[str, dict[str, A
     return name, own
 
 
-def policy_parts(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names of a policy and of every policy inside it."""
-    return (part for part, _ in nested_settings(name, settings))
-
-
 def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     build = _known(name)
@@ -202,11 +196,6 @@ def nested_settings(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[st
     inner, own = settings.get("policy"), settings.get("settings") or {}
     if isinstance(inner, str) and isinstance(own, Mapping) and is_wrapper(name):
         yield from nested_settings(inner, own)
-
-
-def guarantee_of(name: str, clients: int, settings: Mapping[str, Any]) -> Guarantee | None:
-    """Returns what a policy with these settings guarantees; None if it guarantees nothing."""
-    return build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee
 
 
 def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:

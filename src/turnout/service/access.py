@@ -74,10 +74,9 @@ class Token:
     expires: float | None
     revoked: float | None
 
-    def is_valid(self, now: float | None = None) -> bool:
-        """Returns whether the token gives access at this time, by default the present."""
-        now = time.time() if now is None else now
-        return self.revoked is None and (self.expires is None or now < self.expires)
+    def is_valid(self) -> bool:
+        """Returns whether the token gives access now."""
+        return self.revoked is None and (self.expires is None or time.time() < self.expires)
 
     @property
     def state(self) -> str:

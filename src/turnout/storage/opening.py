@@ -38,7 +38,7 @@ def open_store(
     return PostgresStore(location, kind, access, **modes)
 
 
-def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
+def create_store(location: Location, kind: StoreKind, fill: Callable[[Connection], None] = lambda _: None) -> None:
     """Creates a store atomically, and calls `fill` in its first transaction; one that exists is left as it is."""
     if isinstance(location, Path):
         location = location.resolve()

@@ -143,8 +143,7 @@ def _line(kind: str, number: int, values: Mapping[str, Any]) -> bytes:
 
 
 def _header(saved: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    header: dict[str, Any] = parse_json(saved["header"].tobytes())
-    return header
+    return parse_json(saved["header"].tobytes())
 
 
 def _rounds_before(model: Path) -> int:

@@ -58,14 +58,12 @@ _RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.
 
 def caller_of(scope: Scope) -> Caller | None:
     """Returns who sent a request; None if nobody is known, which is so only for public paths."""
-    caller: Caller | None = scope.get(_CALLER)
-    return caller
+    return scope.get(_CALLER)
 
 
 def is_still_allowed(scope: Scope) -> bool:
     """Returns whether the token of a request still gives the same access, for answers that take long."""
-    is_allowed: Callable[[], bool] = scope.get(_IS_ALLOWED, lambda: True)
-    return is_allowed()
+    return scope.get(_IS_ALLOWED, lambda: True)()
 
 
 def _ignore(scope: Scope, status: int, seconds: float) -> None:

@@ -76,7 +76,7 @@ def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates
     assert running_turns.capped(10**9, None).tolist() == []
     running_turns.start(turn(8, 1, [True] * 3, [0]))
     running_turns.start(turn(9, 2, [True] * 3, [0]))
-    assert running_turns.unearned.tolist() == [2, 0, 0]
+    assert running_turns.state()["unearned"].tolist() == [2, 0, 0]
 
 
 @given(

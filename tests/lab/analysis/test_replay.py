@@ -102,7 +102,7 @@ def test_another_policy_in_a_simulated_world_is_exact(store: Path, policy: str) 
     shortfall = shortfalls(expected, 0.15)
     assert result["largest_shortfall"].replayed == shortfall.largest
     assert result["shortfall_at_end"].replayed == shortfall.at_end
-    assert result.statuses == {shortfall.status: 1}
+    assert result.statuses == {shortfall.certificate.status: 1}
     assert result.share_of == "of all rounds"
     assert result["other_choices"].replayed > 0
 

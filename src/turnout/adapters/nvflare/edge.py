@@ -95,9 +95,8 @@ class FairDeviceManager(BuffDeviceManager):
             for device, described in devices.items():
                 self._directory.record_request(device, described.props or None)
 
-    def has_enough_devices_and_clients(self, fl_ctx: FLContext) -> bool:
+    def has_enough_devices_and_clients(self, fl_ctx: FLContext) -> bool:  # noqa: ARG002
         """Returns whether the selection can be filled: the first time, all of its slots must be."""
-        del fl_ctx
         if len(set(self.device_client_map.values())) < self.initial_min_client_num:
             return False
         return bool(self._version) or len(self.available_devices) >= self.device_selection_size
@@ -107,9 +106,8 @@ class FairDeviceManager(BuffDeviceManager):
         is_free = super().should_fill_selection(fl_ctx)
         return bool(is_free) or any(turn.is_overdue for turn in self._turns.values())
 
-    def fill_selection(self, current_model_version: int, fl_ctx: FLContext) -> None:
+    def fill_selection(self, current_model_version: int, fl_ctx: FLContext) -> None:  # noqa: ARG002
         """Gives turns on this version of the model for all free slots."""
-        del fl_ctx
         with self._lock:
             is_first = not self._version
             if current_model_version != self._version:
@@ -134,9 +132,8 @@ class FairDeviceManager(BuffDeviceManager):
                 self.current_selection_version += 1
                 log.info("turnout: version %d is trained by %s", self._version, join_first([*self.current_selection]))
 
-    def remove_devices_from_selection(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
+    def remove_devices_from_selection(self, devices: Iterable[str], fl_ctx: FLContext) -> None:  # noqa: ARG002
         """Reports that the updates of these devices have arrived."""
-        del fl_ctx
         with self._lock:
             for device in devices:
                 late = self._late.pop(device, None)
@@ -147,12 +144,11 @@ class FairDeviceManager(BuffDeviceManager):
                 if ended is not None:
                     self._open().report(ended.turn.id, max(time.monotonic() - ended.given, SHORTEST))
 
-    def get_active_model_versions(self, fl_ctx: FLContext) -> set[int]:
+    def get_active_model_versions(self, fl_ctx: FLContext) -> set[int]:  # noqa: ARG002
         """Returns all versions since the oldest that a device trains on, or that has updates to aggregate.
 
         A device may fetch a newer version than the one for which it was selected.
         """
-        del fl_ctx
         oldest = min(self.current_selection.values(), default=self._version)
         return set(range(min(oldest, *self._reported, self._version), self._version + 1))
 

@@ -41,9 +41,8 @@ class StatusReporter(Widget):
         elif event_type == EventType.BEFORE_PULL_TASK:
             fl_ctx.set_prop(STATUS, self._checked_status(fl_ctx), private=False, sticky=False)
 
-    def status(self, fl_ctx: FLContext) -> Mapping[str, float]:
+    def status(self, fl_ctx: FLContext) -> Mapping[str, float]:  # noqa: ARG002
         """Returns the status of this client: one number for each feature of the fleet."""
-        del fl_ctx
         return {
             "free_cpu": machine.free_cpu() if self.free_cpu is None else self.free_cpu,
             "bandwidth": machine.bandwidth() if self.bandwidth is None else self.bandwidth,

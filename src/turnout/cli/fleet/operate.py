@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -183,7 +184,7 @@ def doctor(
     findings = examine(file)
     intact = all(finding.ok is not False for finding in findings)
     if json:
-        print_json({"ok": intact, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ok": intact, "findings": list(map(asdict, findings))})
     else:
         _print_findings(findings, file, intact)
     if not intact:

@@ -16,7 +16,7 @@ from turnout.errors import SettingError
 from turnout.log import printable as escaped
 from turnout.service.access import FleetTokens, as_date
 from turnout.storage.encoding.limits import read_file
-from turnout.web.access import ROLES, Role
+from turnout.web.access import ROLES, Role, is_loopback
 
 #: What to know about an address that is not loopback.
 EXPOSED = (
@@ -61,7 +61,6 @@ def dashboard(
     """
     require_packages("the dashboard", "dashboard", "fastapi", "uvicorn", "h11", "plotly")
     from turnout.dashboard.serving import serve as serve_page
-    from turnout.web.access import is_loopback
 
     def announce(address: str) -> None:
         say(f"{store} at {address}")
@@ -122,7 +121,6 @@ def serve(
     from turnout.service.access import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
-    from turnout.web.access import is_loopback
 
     rates = Rates(device_rate or None, rate or None)
     options = Options(host, port, tokens, certificate, key, rates=rates, standby=standby)

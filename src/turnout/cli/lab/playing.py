@@ -19,10 +19,9 @@ from turnout.cli.options import make_folder, progress_bar, require_packages, say
 from turnout.counting import pluralize
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.metrics import guarantee_of_plan
 from turnout.lab.analysis.promise import knows_available, turns_behind
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.plans import RunPlan, policy_of_plan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import StoredWatcher, missing_plans, play_into, run_id
 from turnout.tracking import GuardedTracker, RoundMeter, Tracker, open_tracker
@@ -57,7 +56,7 @@ class TrackedRun:
         """Logs the metrics of the next rounds."""
         if self._owed is None:
             self._owed = np.zeros(columns.clients, dtype=np.int64)
-        guarantee, behind = guarantee_of_plan(self._plan, columns.clients), None
+        guarantee, behind = policy_of_plan(self._plan, columns.clients).guarantee, None
         if guarantee is not None and (guarantee.accrual != "available" or knows_available(columns)):
             behind = None if STARTED in columns.metrics else turns_behind(columns, guarantee, self._owed)
         for index, record in enumerate(columns.records()):

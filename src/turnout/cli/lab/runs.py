@@ -15,9 +15,10 @@ from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import PluginError
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.metrics import JudgedPromise, guarantee_of_plan, judged_tolerance, promise_of_runs, summarise
+from turnout.lab.analysis.metrics import JudgedPromise, judged_tolerance, promise_of_runs, summarise
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.columns import RoundColumns, write_text
+from turnout.lab.runs.plans import policy_of_plan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import KINDS, RunInfo, build_table
 
@@ -49,7 +50,7 @@ def show(
     shown: dict[str, Any] = _as_dict(info)
     guarantee = None
     try:
-        guarantee = guarantee_of_plan(info.plan, info.clients)
+        guarantee = policy_of_plan(info.plan, info.clients).guarantee
     except PluginError as error:
         shown["missing"] = describe(error)
     shown["summary"] = _summary(columns, guarantee, common) if info.rounds else {}
@@ -112,7 +113,7 @@ def export(
 
 def _promise_figures(common: JudgedPromise, info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
     """Returns how a run kept its promise, or that of its store if it has none, for a table of runs."""
-    summary = _summary(columns, guarantee_of_plan(info.plan, info.clients), common)
+    summary = _summary(columns, policy_of_plan(info.plan, info.clients).guarantee, common)
     names = ("least_share", "share_of", "largest_shortfall", "shortfall_at_end", "jain", "tolerance", "status")
     return {name: summary[name] for name in names if name in summary}
 

@@ -225,12 +225,12 @@ def _promise(row: dict[str, Any], promised: str) -> str:
     return f"({status})" if row[promised] is None else status
 
 
-def _interval(row: dict[str, Any], name: str, digits: int, scale: float = 1, *, is_share: bool = False) -> str:
+def _interval(row: dict[str, Any], name: str, digits: int, *, is_share: bool = False) -> str:
     if row[name] is None:
         return "–"
     band = row[f"{name}_band"]
     limits = UNIT_RANGE if is_share else (-math.inf, math.inf)
-    return format_interval(row[name] * scale, math.nan if band is None else band * scale, digits, limits=limits)
+    return format_interval(row[name], math.nan if band is None else band, digits, limits=limits)
 
 
 def _round_notes(result: dict[str, Any], suite: Suite) -> list[str]:

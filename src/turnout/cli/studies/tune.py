@@ -16,9 +16,9 @@ from turnout.cli.options import (
     SettingOption,
     prepare_file,
     print_json,
-    progress_bar,
     require_packages,
     say,
+    showing_progress,
 )
 from turnout.cli.tables import print_table
 from turnout.counting import pluralize
@@ -100,8 +100,7 @@ def tune(
     prepare_file(figure, ".svg", ".png")
     if figure is not None:
         require_packages("--figure", "plots", "matplotlib")
-    with progress_bar() as progress:
-        task = progress.add_task("Simulating", total=None)
+    with showing_progress("Simulating") as watch:
         result = find_setting(
             find,
             build,
@@ -110,7 +109,7 @@ def tune(
             rounds=by,
             values=None if values is None else _numbers(values),
             seed=seed,
-            watch=lambda done, total: progress.update(task, completed=done, total=total),
+            watch=watch,
         )
     if figure is not None:
         save_as(draw_trade_off(result), figure)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -24,15 +23,13 @@ from turnout.lab.analysis.metrics import JudgedPromise, Judgement, jain_index, j
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.plans import RunPlan, slot_defaults
+from turnout.lab.runs.plans import RunPlan, policy_of_plan
 from turnout.lab.runs.play import SimulatedTurn
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import RunInfo
 from turnout.live._internals import FAILED, KINDS
-from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
-from turnout.policies.registry import build_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 
 #: What may be wrong with the policy of a plan, which may be that of another program.
@@ -221,7 +218,7 @@ def given_true_times(info: RunInfo) -> bool:
 @lru_cache(maxsize=1024)
 def _needs_true_times(plan: str, clients: int) -> bool:
     try:
-        return _build_policy(json.loads(plan), clients).requires_expected_times
+        return policy_of_plan(json.loads(plan), clients).requires_expected_times
     except _BUILD_ERRORS:
         return False
 
@@ -229,19 +226,10 @@ def _needs_true_times(plan: str, clients: int) -> bool:
 def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
     """Returns a new policy as in the plan of the run; or None and the reason why it cannot be built."""
     try:
-        policy = _build_policy(info.plan, info.clients)
+        policy = policy_of_plan(info.plan, info.clients)
         return (_counting_policy(policy) if info.plan.get("keep") == "choices" else policy), None
     except _BUILD_ERRORS as error:
         return None, f"The guarantee of this run is not shown because its policy cannot be built here: {error}."
-
-
-def _build_policy(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
-    required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
-    if plan.get("concurrency") is not None:
-        required |= slot_defaults(clients)
-    name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-    with naming_packages(plan.get("packages")):
-        return build_policy(name, clients, **with_defaults(name, settings, required))
 
 
 def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:

@@ -13,6 +13,7 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    FLAGS,
     OWED_WITH_SURPLUS,
     ClientOrder,
     ClientPromises,
@@ -24,7 +25,7 @@ from turnout.dashboard.views.common import (
     bin_series,
     client_page,
     first_since,
-    flag_names,
+    flags,
     histogram,
     owed_note,
     page_of,
@@ -96,16 +97,16 @@ def clients(
 
 def client_rows(source: Source, rows: IntArray, columns: dict[str, Column]) -> list[dict[str, Any]]:
     """Returns what the list of clients shows about each of these."""
-    promises, tolerance = promises_of(source.ledger), tolerance_of(source.ledger)
+    promises, tolerance, masks = promises_of(source.ledger), tolerance_of(source.ledger), flags(source)
     return [
         {
             "id": source.id_of(row),
             **{name: column[row] for name, column in columns.items()},
             "tolerance": tolerance,
             "status": promises.status(row),
-            "flags": names,
+            "flags": [name for name in FLAGS if name in masks and masks[name][row]],
         }
-        for row, names in zip(rows.tolist(), flag_names(source, rows), strict=True)
+        for row in rows.tolist()
     ]
 
 
@@ -245,8 +246,7 @@ def turns_and_availability(
     def share(mask: BoolArray | None) -> FloatArray | None:
         if mask is None:
             return None
-        shares: FloatArray = np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
-        return shares
+        return np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
 
     rounds = ledger.round_column("rounds")
     resting = ledger.back_offs.get(rows, rounds, sparse=True) if ledger.back_offs.first is not None else None

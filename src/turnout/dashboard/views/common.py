@@ -250,8 +250,7 @@ class ClientPromises(NamedTuple):
     @property
     def owed_with_surplus(self) -> BoolArray:
         """Whether each client is owed turns although it is ahead of its promise."""
-        mask: BoolArray = (self.behind < 0) & (self.owed > 0)
-        return mask
+        return (self.behind < 0) & (self.owed > 0)
 
 
 def promises_of(ledger: Ledger) -> ClientPromises:
@@ -284,12 +283,6 @@ def flags(source: Source) -> dict[str, BoolArray]:
         "too_few_rounds": promises_of(ledger).unserved & ~ledger.retired,
     }
     return {**shared, **source.extra_flags()}
-
-
-def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
-    """Returns the names of the flags of each of these clients."""
-    masks = flags(source)
-    return [[name for name in FLAGS if name in masks and masks[name][row]] for row in rows.tolist()]
 
 
 def page_of(total: int, number: int, size: int) -> tuple[slice, dict[str, int]]:

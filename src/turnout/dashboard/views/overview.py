@@ -203,8 +203,7 @@ def _running(source: Source) -> list[dict[str, Any]]:
 def _arrival_times(ledger: Ledger) -> FloatArray:
     """Returns when the updates arrived, in order."""
     arrived = ledger.turn_column("kinds") == ARRIVED
-    times: FloatArray = np.sort(ledger.round_column("finished")[arrived])
-    return times
+    return np.sort(ledger.round_column("finished")[arrived])
 
 
 def rate_of(ledger: Ledger, decisions: int | None = None) -> float:

@@ -76,21 +76,15 @@ class Presence:
 
 
 def absence(present: IntArray, rounds: int | IntArray) -> FloatArray:
-    """Returns the longest absence to expect of clients that were available for `present` of `rounds` rounds.
+    """Returns the longest absence to expect of clients that were available for `present` of `rounds`, in rounds.
 
-    Both are without this round, for which the clients are available.
-    """
-    return expected_absence((present + 2) / (rounds + 3))
+    Both are without this round, for which the clients are available. It is ln 0.001 / ln(1 − probability), with the
+    probability that a client is available; 0 for a client that always is.
 
-
-def expected_absence(probability: FloatArray) -> FloatArray:
-    """Returns the longest absence to expect of clients that are available with these probabilities, in rounds.
-
-    It is ln 0.001 / ln(1 − probability): 0 for a client that is always available, infinite for one that never is.
-
-    >>> expected_absence(np.array([1.0, 0.5, 0.2])).round(1).tolist()
+    >>> absence(np.array([98, 8, 0]), np.array([97, 17, 7])).round(1).tolist()
     [0.0, 10.0, 31.0]
     """
+    probability = (present + 2) / (rounds + 3)
     with np.errstate(divide="ignore"):
         longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-probability)
     return longest
@@ -144,8 +138,7 @@ class _Sums:
 
     def weights(self, rows: IntArray) -> FloatArray:
         """Returns the number of turns of each client plus one, for the fleet's mean."""
-        weights: FloatArray = self.sums[-1, rows] + 1.0
-        return weights
+        return self.sums[-1, rows] + 1.0
 
     def add(self, count: int) -> None:
         """Appends clients without turns."""
@@ -181,8 +174,7 @@ class UsualContexts(_Sums):
 
     def fleet_mean(self) -> FloatArray:
         """Returns the mean over all turns so far; 0 before the first turn, when all predicted times are 0 anyway."""
-        mean: FloatArray = self._fleet[:-1] / max(float(self._fleet[-1]), 1.0)
-        return mean
+        return self._fleet[:-1] / max(float(self._fleet[-1]), 1.0)
 
     def terms(self, model: ExchangeTimeModel, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time in the usual context, not below 0, times a weight; and that weight.

@@ -92,6 +92,7 @@ class RunningTurns:
 
     def __init__(self, clients: int) -> None:
         self._started: IntArray = np.zeros(clients, dtype=np.int64)  # the decision of the present turn; 0 if idle
+        # The number of decisions with which each client earned nothing, because its turn lasted too long.
         self._unearned: IntArray = np.zeros(clients, dtype=np.int64)
         self._training: dict[int, int] = {}  # the same for the clients that train, by row
         self._idle: BoolArray = np.ones(clients, dtype=np.bool_)
@@ -112,11 +113,6 @@ class RunningTurns:
     def decision_of(self, row: int) -> int:
         """Returns the number of the decision that gave a client its present turn; 0 if it is idle."""
         return self._training.get(row, 0)
-
-    @property
-    def unearned(self) -> IntArray:
-        """The number of decisions with which each client earned nothing, because its turn lasted too long."""
-        return self._unearned.copy()
 
     def capped(self, decision: int, debts: FairnessQueues | None) -> IntArray:
         """Returns the clients that earn nothing with this decision, because they have earned a turn since theirs began.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,8 @@ from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.promise import SHARE_OF, Shortfall, accrual_mask, require_rounds, share_of, shortfalls
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.plans import slot_defaults
+from turnout.lab.runs.plans import policy_of_plan
 from turnout.lab.runs.tables import RunInfo
-from turnout.plugins import naming_packages
-from turnout.policies.registry import guarantee_of, with_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Ac
     """Summarises the speed and the fairness of a run whose shortfall was computed with this accrual."""
     rounds, certificate = require_rounds(columns), shortfall.certificate
     durations, turns = columns.durations, columns.turns
-    owed, units_per_turn = certificate.owed_units, shortfall.units_per_turn
+    owed, units_per_turn = certificate.owed_units, certificate.units_per_turn
     return RunSummary(
         rounds=rounds,
         mean_round=float(durations.mean()),
@@ -212,10 +209,6 @@ class JudgedPromise:
         assert isinstance(units, int), "tables are judged by one rate"
         return units / units_per_turn
 
-    def summarise(self, columns: RoundColumns) -> RunSummary:
-        """Returns the figures of a run without a judgement."""
-        return summarise(columns, guaranteed_rate=self.rate, accrual=self.accrual, counts=self.counts)
-
     def judge(self, columns: RoundColumns, tolerance: Tolerance) -> Judgement:
         """Returns the figures of a run."""
         shortfall = shortfalls(columns, self.rate, accrual=self.accrual, counts=self.counts, tolerance=tolerance)
@@ -246,7 +239,7 @@ def judged_tolerance(guarantee: Guarantee | None, tolerance: float | None) -> To
 def known_guarantee(info: RunInfo) -> Guarantee | None:
     """Returns what a run guarantees; None if it guarantees nothing, or its policy cannot be built here."""
     try:
-        return guarantee_of_plan(info.plan, info.clients)
+        return policy_of_plan(info.plan, info.clients).guarantee
     except (TurnoutError, LookupError, TypeError, ValueError):
         return None
 
@@ -254,19 +247,6 @@ def known_guarantee(info: RunInfo) -> Guarantee | None:
 def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
     """Returns the promise by which these runs are judged, as `turnout simulate` judges them."""
     return first_promise([known_guarantee(info) for info in infos])
-
-
-def guarantee_of_plan(plan: Mapping[str, Any], clients: int) -> Guarantee | None:
-    """Returns what the policy of a plan guarantees to this number of clients; None if it guarantees nothing.
-
-    Raises:
-        PluginError: If the package of the policy is missing.
-    """
-    name, settings = str(plan.get("policy")), plan.get("settings") or {}
-    if plan.get("concurrency") is not None:
-        settings = with_defaults(name, settings, slot_defaults(clients))
-    with naming_packages(plan.get("packages")):
-        return guarantee_of(name, clients, settings)
 
 
 def worst_status(shortfall: Shortfall) -> PromiseStatus:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from turnout.errors import ReportError, SettingError
 from turnout.kernel import certificate as certificates
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, exact_rates
-from turnout.kernel.certificate import Accrual, Certificate, PromiseStatus, Tolerance
+from turnout.kernel.certificate import Accrual, Certificate, Tolerance
 from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
@@ -41,38 +41,26 @@ class Shortfall:
         certificate: The promised turns and the turns after the last round, with their statuses.
         largest_units: The largest shortfall of each client at the end of any round; negative if it always had a
             surplus.
-        largest_in: The number of the round in which each client had it for the first time.
     """
 
     certificate: Certificate
     largest_units: IntArray
-    largest_in: IntArray
-
-    @property
-    def units_per_turn(self) -> int:
-        """The number of units in a turn."""
-        return self.certificate.units_per_turn
 
     @property
     def largest(self) -> float:
         """The largest shortfall of any client at the end of any round, in turns."""
-        return int(self.largest_units.max()) / self.units_per_turn
+        return int(self.largest_units.max()) / self.certificate.units_per_turn
 
     @property
     def at_end(self) -> float:
         """The largest shortfall of any client after the last round, in turns."""
-        return int(self.certificate.behind_units.max()) / self.units_per_turn
-
-    @property
-    def status(self) -> PromiseStatus:
-        """The worst status of any client after the last round."""
-        return self.certificate.status
+        return int(self.certificate.behind_units.max()) / self.certificate.units_per_turn
 
     @property
     def ever_broken(self) -> BoolArray:
         """Whether each client was ever further behind than the tolerance, even if it caught up later."""
-        limit = math.floor(certificates.exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
-        return self.largest_units > limit
+        tolerance = certificates.exact_tolerance(self.certificate.tolerance)
+        return self.largest_units > math.floor(tolerance * self.certificate.units_per_turn)
 
 
 def shortfalls(
@@ -100,7 +88,7 @@ def shortfalls(
     paying[np.repeat(np.arange(len(columns)), np.diff(columns.starts))[rows], columns.chosen[rows]] = True
     balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
-    largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
+    broken_since = np.zeros(columns.clients, dtype=np.int64)
     # Rounds are counted in blocks, so that long runs of many clients need little memory.
     step = max(MAX_BLOCK // columns.clients, 1)
     for start, end in pairwise([*range(0, len(columns), step), len(columns)]):
@@ -111,9 +99,7 @@ def shortfalls(
         owed = owed + gains[-1] - np.minimum((owed + gains).min(axis=0), 0)
         promised += earned.sum(axis=0)
         turns += paying[start:end].sum(axis=0)
-        furthest = behind.max(axis=0)
-        largest_in = np.where(furthest > largest, rounds[behind.argmax(axis=0)], largest_in)
-        largest, balance = np.maximum(largest, furthest), behind[-1]
+        largest, balance = np.maximum(largest, behind.max(axis=0)), behind[-1]
         broken_since = _broken_since(behind > limit, rounds, broken_since)
     certificate = Certificate(
         turns=turns,
@@ -124,7 +110,7 @@ def shortfalls(
         tolerance=tolerance,
         broken_since=broken_since,
     )
-    return Shortfall(certificate, largest, largest_in)
+    return Shortfall(certificate, largest)
 
 
 def _broken_since(broken: BoolArray, rounds: IntArray, before: IntArray) -> IntArray:

@@ -133,7 +133,7 @@ class RunPlan:
         """Returns the names of policies, worlds and learner, each with the registry that knows it."""
         learner = worlds.named_learner(self.world, self.world_settings)
         return [
-            *((policies.REGISTRY, name) for name in policies.policy_parts(self.policy, self.settings)),
+            *((policies.REGISTRY, name) for name, _ in policies.nested_settings(self.policy, self.settings)),
             *((worlds.REGISTRY, name) for name in self._worlds()),
             *([] if learner is None else [(worlds.LEARNERS, learner)]),
         ]
@@ -180,6 +180,20 @@ class RunPlan:
         """Builds a new policy and a new world, and returns a run that can be played, saved and restored."""
         policy, world = self.build()
         return RoundRun(policy, world) if self.concurrency is None else SlotRun(policy, world, self.concurrency)
+
+
+def policy_of_plan(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
+    """Builds the policy of a plan as it is stored, without its world, and whether its promise is feasible or not.
+
+    Raises:
+        PluginError: If the package of the policy is missing.
+    """
+    name, settings = str(plan.get("policy")), plan.get("settings") or {}
+    defaults = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+    if plan.get("concurrency") is not None:
+        defaults |= slot_defaults(clients)
+    with naming_packages(plan.get("packages")):
+        return policies.build_policy(name, clients, **policies.with_defaults(name, settings, defaults))
 
 
 def slot_defaults(clients: int) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.tables import RunInfo, RunTable, TableKind, build_table
 from turnout.storage.encoding.limits import check_clients, parse_json
 from turnout.storage.encoding.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
-from turnout.storage.files.database import RUNS, create, translate_sqlite_errors
-from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.database import RUNS
 from turnout.storage.files.storefile import StoreFile
+from turnout.storage.opening import create_store
 
 _RUN = """
 SELECT id, key, plan, clients,
@@ -48,8 +48,10 @@ class RunStore(Closable):
         self.path = Path(path).resolve()
         self.read_only = read_only
         self._mutex = threading.RLock()
-        with translate_sqlite_errors(self.path):
-            self._create_if_missing()
+        if not self.path.exists():
+            if read_only and self.path.parent.is_dir():
+                raise StoreError(f"there is no store at {self.path}: check the path, or open it without read_only=True")
+            create_store(self.path, RUNS)
         self._file = StoreFile(self.path, RUNS, "read" if read_only else "write", accept_older=accept_older)
 
     def begin(self, key: str, plan: Mapping[str, Any], *, clients: int, code_version: str) -> int:
@@ -190,20 +192,6 @@ class RunStore(Closable):
     def close(self) -> None:
         """Closes the file and releases the lock; further calls have no effect."""
         self._file.close()
-
-    def _create_if_missing(self) -> None:
-        if not self.path.parent.is_dir():
-            raise StoreError(f"there is no folder {self.path.parent}: create it, or choose another path")
-        if self.path.exists():
-            return
-        if self.read_only:
-            raise StoreError(f"there is no store at {self.path}: check the path, or open it without read_only=True")
-        lock = WriterLock(self.path)
-        try:
-            if not self.path.exists():
-                create(self.path)
-        finally:
-            lock.release()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

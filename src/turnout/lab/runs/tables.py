@@ -204,7 +204,8 @@ def _round_columns(columns: RoundColumns) -> dict[str, Column]:
         table[outcome] = np.bincount(of_round[outcomes == index], minlength=rounds)
     if columns.available is not None:
         available = columns.available.sum(axis=1).astype(np.float64)
-        available[_absent(columns, "available")] = np.nan
+        if (absent := columns.absent.get("available")) is not None:
+            available[absent] = np.nan
         table["available"] = available
     if columns.losses is not None:
         table["mean_loss"] = _means(columns.losses, of_round, rounds)
@@ -220,7 +221,7 @@ def _client_columns(columns: RoundColumns) -> dict[str, Column]:
     for index, outcome in enumerate(OUTCOMES):
         table[outcome] = np.bincount(chosen[outcomes == index], minlength=clients)
     table["share_of_rounds"] = columns.turns / max(len(columns), 1)
-    if columns.available is not None and not _absent(columns, "available").any():
+    if columns.available is not None and "available" not in columns.absent:
         table["available_rounds"] = columns.available.sum(axis=0)
     table["mean_seconds"] = _means(columns.exchange_times, chosen, clients)
     if columns.losses is not None:
@@ -257,17 +258,12 @@ def _outcomes(columns: RoundColumns) -> Column:
     return np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
 
 
-def _absent(columns: RoundColumns, name: str) -> npt.NDArray[np.bool_]:
-    return columns.absent.get(name, np.zeros(len(columns), dtype=np.bool_))
-
-
 def _means(values: Column, groups: Column, count: int) -> Column:
     """Returns the mean of each group without NaN; NaN for a group without values."""
     counts = ~np.isnan(values)
     sums = np.bincount(groups[counts], values[counts], minlength=count)
     numbers = np.bincount(groups[counts], minlength=count)
-    means: Column = np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
-    return means
+    return np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
 
 
 def _last_finite(values: Column) -> float | None:

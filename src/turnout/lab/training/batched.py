@@ -29,7 +29,7 @@ from turnout.lab.runs.sweep import (
 from turnout.lab.training.learner_cache import LearnerCache
 from turnout.lab.training.learners.base import Learner
 from turnout.lab.training.task import TorchTask, register_task
-from turnout.lab.training.world import BegunRounds, FederatedWorld, finish_batched
+from turnout.lab.training.world import FederatedWorld, begin_rounds, finish_batched
 
 Watcher = Callable[[int], None]
 #: Finishes one step of some runs that was begun; returns the records that each can store now.
@@ -184,10 +184,10 @@ def _begin_round(runs: Sequence[RunInProgress]) -> Step:
     """Begins the next round of each run."""
     offers = [run.world.offer(run.done + 1) for run in runs]
     selections = [visible_selection(run.playing.policy, offer) for run, offer in zip(runs, offers, strict=True)]
-    begun = BegunRounds([run.world for run in runs], offers, selections)
+    finish_rounds = begin_rounds([run.world for run in runs], offers, selections)
 
     def finish() -> list[list[RoundRecord]]:
-        reports = begun.finish()
+        reports = finish_rounds()
         for run, report in zip(runs, reports, strict=True):
             run.playing.policy.tell(report)
         return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
@@ -219,8 +219,8 @@ def play_plans(
     device: str = "cpu",
     watch: Watcher | None = None,
     track: StoredWatcher | None = None,
-) -> list[int]:
-    """Plays every plan that is missing from the store, with or without training; returns the run ids in plan order.
+) -> None:
+    """Plays every plan that is missing from the store, with or without training.
 
     Args:
         plans: The plans of the runs.
@@ -233,7 +233,6 @@ def play_plans(
     requested, stored = list(plans), Watchers(watch, track=track).stored
     train_plans(filter(trains, requested), store, device=device, workers=workers, watch=watch, track=track)
     sweep([plan for plan in requested if not trains(plan)], store, workers=workers, watch=stored)
-    return [run_id(store, plan) for plan in requested]
 
 
 def trains(plan: RunPlan) -> bool:

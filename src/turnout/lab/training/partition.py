@@ -35,8 +35,7 @@ class Partition:
     @property
     def sizes(self) -> IntArray:
         """The number of items of each client."""
-        sizes: IntArray = (self.items >= 0).sum(axis=1)
-        return sizes
+        return (self.items >= 0).sum(axis=1)
 
     def sorted_by_class(self) -> Partition:
         """Returns the partition with the clients in the order of the class of which they hold most items."""
@@ -84,8 +83,7 @@ class Partition:
 
 
 def _distances(points: FloatArray, centres: FloatArray) -> FloatArray:
-    squares: FloatArray = ((points[:, None] - centres) ** 2).sum(axis=2)
-    return squares
+    return ((points[:, None] - centres) ** 2).sum(axis=2)
 
 
 def _indices(client: int, items: npt.ArrayLike, most: int) -> IntArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,7 +90,7 @@ class TrainingWorld(FederatedWorld):
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Trains the selected clients, averages those that arrived, and evaluates the new model."""
-        return BegunRounds([self], [offer], [selection]).finish()[0]
+        return begin_rounds([self], [offer], [selection])()[0]
 
     def state(self) -> dict[str, Any]:
         """Returns the weights of the model and the state of the inner world."""
@@ -119,42 +119,35 @@ class TrainingWorld(FederatedWorld):
         return replace(report, losses=losses, metrics=metrics)
 
 
-class BegunRounds:
-    """One round in each of several worlds that share a learner, which may still be training."""
+def begin_rounds(
+    worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
+) -> Callable[[], list[RoundReport]]:
+    """Begins a round in each of several worlds that share a learner, and trains all their cohorts in one call.
 
-    def __init__(
-        self, worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
-    ) -> None:
-        """Begins the rounds, and trains all their cohorts in one call.
+    Args:
+        worlds: The worlds.
+        offers: The offer of each world.
+        selections: What was selected from each offer.
 
-        Args:
-            worlds: The worlds, which share a learner.
-            offers: The offer of each world.
-            selections: What was selected from each offer.
-        """
-        self._worlds = worlds
-        self._started = [
-            world._start_round(offer, selection)
-            for world, offer, selection in zip(worlds, offers, selections, strict=True)
-        ]
-        self._evaluated = [
-            index
-            for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
-            if offer.round % world.federation.evaluate_every == 0
-        ]
-        learner, cohorts = worlds[0].federation.learner, [start.cohort for start in self._started]
-        self._finish = learner.begin(cohorts, self._evaluated)
+    Returns:
+        A function that waits for the end of training, and returns the report of each world.
+    """
+    played = list(zip(worlds, offers, selections, strict=True))
+    started = [world._start_round(offer, selection) for world, offer, selection in played]
+    evaluated = [
+        index for index, (world, offer, _) in enumerate(played) if offer.round % world.federation.evaluate_every == 0
+    ]
+    finish_training = worlds[0].federation.learner.begin([start.cohort for start in started], evaluated)
 
-    def finish(self) -> list[RoundReport]:
-        """Waits for the end of training; returns the report of each world."""
-        results, measured = self._finish()
-        for world, result in zip(self._worlds, results, strict=True):
+    def finish() -> list[RoundReport]:
+        results, measured = finish_training()
+        accuracies, reports = dict(zip(evaluated, measured, strict=True)), []
+        for index, (world, start, result) in enumerate(zip(worlds, started, results, strict=True)):
             world.weights = result.weights
-        accuracies = dict(zip(self._evaluated, measured, strict=True))
-        return [
-            world._complete_report(start.report, result, accuracies.get(index))
-            for index, (world, start, result) in enumerate(zip(self._worlds, self._started, results, strict=True))
-        ]
+            reports.append(world._complete_report(start.report, result, accuracies.get(index)))
+        return reports
+
+    return finish
 
 
 #: The metrics that a turn has in addition to those of the inner world.

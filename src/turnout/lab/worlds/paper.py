@@ -72,8 +72,7 @@ class PaperWorld(ColdStartWorld):
     @property
     def availability(self) -> FloatArray:
         """The long-run share of rounds in which each client is available, (N,)."""
-        shares: FloatArray = read_only(self._availability.shares)
-        return shares
+        return read_only(self._availability.shares)
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients, their contexts and their true expected times."""

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -43,10 +43,6 @@ class Finding:
     ok: bool | None
     message: str
     remedy: str = ""
-
-    def to_dict(self) -> dict[str, str | bool | None]:
-        """Returns the finding for JSON."""
-        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -78,8 +78,7 @@ class RecordedRound:
     @property
     def outcomes(self) -> npt.NDArray[np.str_]:
         """The outcome of each client as policies see it: "arrived", "late" or "failed"."""
-        outcomes: npt.NDArray[np.str_] = OUTCOME_OF_KIND[self.kinds]
-        return outcomes
+        return OUTCOME_OF_KIND[self.kinds]
 
     @property
     def duration(self) -> float:

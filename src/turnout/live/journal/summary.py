@@ -100,8 +100,7 @@ class FleetTotals:
     @property
     def turns(self) -> IntArray:
         """The number of turns of each client."""
-        turns: IntArray = np.sum(list(self.counts.values()), axis=0)
-        return turns
+        return np.sum(list(self.counts.values()), axis=0)
 
 
 def read_summary(db: Connection) -> Summary:

@@ -131,9 +131,6 @@ class RoundServer(TurnServer):
             session.tracker.log(RoundMeter(None).measure(record, session.fleet.certificate()), record.round)
         return record
 
-    def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
-        """Does nothing: nobody checks in to rounds."""
-
     def abandon_round(self) -> None:
         """Cancels the open round."""
         opened = self._need_open()

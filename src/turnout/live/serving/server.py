@@ -80,8 +80,7 @@ class TurnServer(ABC):
         """Returns the turns whose results are not known yet."""
         raise needs_slots("running")
 
-    @abstractmethod
-    def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
+    def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:  # noqa: B027  # nobody checks in to rounds
         """Drops the check-in of a client that has left, or all check-ins."""
 
     def _write(

@@ -60,16 +60,13 @@ class FleetSession:
         self.lock = threading.RLock()
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._is_changing = False
+        #: The file of the fleet, or its address in a database.
+        self.location = journal.location
         self.warnings = FleetWarnings(journal.location)
         self.refused = 0
         self.is_grouping = False
         self.owes_snapshot = False  # whether a call of a group has left its snapshot to the end of the group
         self.tracker: GuardedTracker | None = None
-
-    @property
-    def location(self) -> Location:
-        """The file of the fleet, or its address in a database."""
-        return self.journal.location
 
     @property
     def settings(self) -> SchedulerSettings:

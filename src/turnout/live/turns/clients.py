@@ -64,8 +64,7 @@ def relative_error(seconds: FloatArray, expected: FloatArray) -> FloatArray:
     array([0., 1., 1.])
     """
     smaller = np.maximum(np.minimum(seconds, expected), 1e-9)
-    error: FloatArray = np.minimum(np.maximum(seconds, expected) / smaller - 1, MAX_ERROR)
-    return error
+    return np.minimum(np.maximum(seconds, expected) / smaller - 1, MAX_ERROR)
 
 
 def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> FloatArray:
@@ -73,8 +72,7 @@ def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> Float
 
     While there are few values, the average is their plain mean.
     """
-    mean: FloatArray = means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
-    return mean
+    return means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
 
 
 def column(dtype: type = np.int64, *, initial: int = 0) -> Any:
@@ -152,8 +150,7 @@ class ClientCounters(ClientColumns):
 
     def rounds_backed_off(self, round: int) -> IntArray:
         """Returns the rounds up to `round` in which each client was in back-off."""
-        rounds: IntArray = self.backed_off - np.maximum(self.backoff_until - round, 0)
-        return rounds
+        return self.backed_off - np.maximum(self.backoff_until - round, 0)
 
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""
@@ -225,21 +222,18 @@ class ClientHistory(ClientColumns):
     @property
     def reliability(self) -> FloatArray:
         """The probability of each client to return by Laplace's rule: (arrived + 1) / (arrived + lost + 2)."""
-        probability: FloatArray = (self.arrived + 1) / (self.arrived + self.lost + 2)
-        return probability
+        return (self.arrived + 1) / (self.arrived + self.lost + 2)
 
     def misreporting(self) -> BoolArray:
         """Returns which suspects have much worse predictions than most clients: something is wrong with them alone."""
         judged = self.context_errors[self.arrived >= SUSPECT_AFTER]
         usual = float(np.median(judged)) if len(judged) else 0.0
-        outlying: BoolArray = self.suspects() & (self.context_errors > SUSPECT_RATIO * usual)
-        return outlying
+        return self.suspects() & (self.context_errors > SUSPECT_RATIO * usual)
 
     def suspects(self) -> BoolArray:
         """Returns which clients have times that their contexts predict worse than their typical times do."""
         misled = self.context_errors > np.maximum(SUSPECT_ERROR, SUSPECT_RATIO * self.typical_errors)
-        suspects: BoolArray = misled & (self.arrived >= SUSPECT_AFTER)
-        return suspects
+        return misled & (self.arrived >= SUSPECT_AFTER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,8 @@ def _without_margin(known: Explanation, sentences: PriceSentences) -> Explanatio
     if known.outcome == "chosen":
         return replace(known, sentence=sentence)
     rounds, never = sentences.problem.rounds_until(sentences.row, None)
-    return replace(known, rounds_until=rounds, sentence=f"{sentence} {sentences.waiting_for_place(rounds, never)}.")
+    waiting = sentences.waiting(rounds, never, f"Without a turn {known.client} is one of the most urgent")
+    return replace(known, rounds_until=rounds, sentence=f"{sentence} {waiting}.")
 
 
 def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:

@@ -30,7 +30,6 @@ class SelectionMargin:
 
     Attributes:
         chosen: Whether the client was selected.
-        seconds: Its time.
         owed_units: The value of a turn of the client, in units.
         units_per_turn: The number of units in a turn.
         threshold: The slowest time of the cohort, those of urgent clients included.
@@ -45,7 +44,6 @@ class SelectionMargin:
     """
 
     chosen: bool
-    seconds: float
     owed_units: int
     units_per_turn: float
     threshold: float
@@ -100,7 +98,6 @@ def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
     before, after = set(cohort.rows.tolist()), set(cohort.rows.tolist() if rival is None else rival.rows)
     return SelectionMargin(
         chosen=chosen,
-        seconds=float(problem.times[row]),
         owed_units=int(problem.values.units[row]) + problem.values.credit,
         units_per_turn=float(problem.values.units_per_turn),
         threshold=max(cohort.threshold, problem.floor),

@@ -212,10 +212,6 @@ class PriceSentences(MarginSentences):
             f"worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"
         )
 
-    def waiting_for_place(self, rounds: int | None, never: str) -> str:
-        """States in how many rounds the client is one of the most urgent ones."""
-        return self.waiting(rounds, never, f"Without a turn {self.client} is one of the most urgent")
-
     def amount(self, value: float) -> str:
         """Formats a price."""
         return f"{format_number(value)} s"

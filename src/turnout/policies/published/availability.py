@@ -103,8 +103,7 @@ class E3CS(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples each client with its probability."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         size = min(self.places(offer), len(rows))
         chances = self.chances(rows, size, offer.round).each
         positions = _systematic(chances, size, round_rng(self.seed, "e3cs", offer.round))
@@ -189,8 +188,7 @@ class REFL(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients that are least likely to be available again."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         chances, last = self.chances[rows], self.last_rounds[rows]
         held_off = (last > 0) & (offer.round - last <= self.hold_off)
         tie_break = exponential_keys(self.seed, "refl", offer.round, self.clients)[rows]

@@ -71,8 +71,7 @@ class ActiveFL(LossBasedPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Excludes the least valuable clients, samples by value, and fills up uniformly."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         size = min(self.places(offer), len(rows))
         uniform = round(self.uniform * size)
         values = self._values(rows)
@@ -132,9 +131,8 @@ class PowerOfChoice(LossBasedPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples the candidates, then selects those with the largest losses."""
-        self.check_offer(offer)
+        rows = self._available_rows(offer)
         size = self.places(offer)
-        rows = np.flatnonzero(offer.available)
         keys = exponential_keys(self.seed, "power-of-choice", offer.round, self.clients)
         count = max(2 * size if self.candidates is None else self.candidates, size)
         rows = rows[weighted_sample_linear(self.sizes[rows], keys[rows], count)]
@@ -208,8 +206,7 @@ class UCBCS(SizedPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients with the largest index."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         index = self.index(offer.round)
         chosen = rows[smallest(-index[rows], self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"index": index[chosen]})

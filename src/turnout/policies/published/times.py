@@ -50,8 +50,7 @@ class SpeedRewards(Memory):
     def means(self) -> FloatArray:
         """Returns the mean rewards, 0 for clients without a turn."""
         speed = 1 - self.times.means() / self.longest
-        means: FloatArray = np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
-        return means
+        return np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
 
     def bonus(self, factor: float, round: int) -> FloatArray:
         """Returns the exploration bonus sqrt(factor · ln round / turns), infinite for clients without a turn."""
@@ -88,9 +87,8 @@ class CSUCB(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients with the largest index."""
-        self.check_offer(offer)
+        rows = self._available_rows(offer)
         size = self.places(offer)
-        rows = np.flatnonzero(offer.available)
         index = self.rewards.means() + self.rewards.bonus(size + 1, offer.round)
         chosen = rows[smallest(-index[rows], size)]
         return Selection.trusted(offer.round, chosen, {"index": index[chosen]})
@@ -145,8 +143,7 @@ class CSUCBQ(WeightedPolicy):
     def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:
         """Returns the index by which the cohort is selected."""
         weight = self.fairness_weight
-        index: FloatArray = (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)
-        return index
+        return (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)
 
     def _optimistic(self, round: int) -> FloatArray:
         return np.minimum(self.rewards.means() + self.rewards.bonus(2, round), 1.0)
@@ -239,8 +236,7 @@ class TiFL(CohortPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the least profiled clients, or clients of the drawn tier."""
-        self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
+        rows = self._available_rows(offer)
         tie_break = round_rng(self.seed, "tifl", offer.round).random(self.clients)[rows]
         if self.profiling:
             chosen = rows[smallest(self.turns[rows] + tie_break, self.places(offer))]
@@ -307,8 +303,7 @@ class TiFL(CohortPolicy):
         reported = np.flatnonzero(np.isfinite(self.losses.values))
         sums = np.bincount(self.tier[reported], weights=self.losses.values[reported], minlength=self.tiers)
         counts = np.bincount(self.tier[reported], minlength=self.tiers)
-        means: FloatArray = np.divide(sums, counts, out=np.full(self.tiers, np.inf), where=counts > 0)
-        return means
+        return np.divide(sums, counts, out=np.full(self.tiers, np.inf), where=counts > 0)
 
 
 def _as_credits(credits: int | Sequence[int] | None, tiers: int) -> IntArray | None:

@@ -225,5 +225,4 @@ class WithGuarantee(Wrapper):
     def _owed_at_least(self, turns: Fraction) -> BoolArray:
         owed = self.debts.owed_exactly()
         least = math.ceil(turns * self.debts.units_per_turn) - owed.credit
-        enough: BoolArray = owed.units >= least
-        return enough
+        return owed.units >= least

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_mask, as_number, as_rows
+from turnout.kernel.arrays import BoolArray, IntArray, as_count, as_mask, as_number, as_rows
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection, invited_clients
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
@@ -31,9 +31,6 @@ class Overcommit(Wrapper):
 
     The first `target_size` clients to return count. The policy inside learns that the others were late, with their
     measured times. In a live fleet, the setting `overcommit` does the same.
-
-    A world that waits for all clients reports the time of the slowest: `mark_late_after(report, target_size, cut=True)`
-    is the report of a server that does not wait.
 
     Args:
         policy: The policy inside.
@@ -58,13 +55,10 @@ class Overcommit(Wrapper):
         self.policy.tell(report if self.target_size is None else mark_late_after(report, self.target_size))
 
 
-def mark_late_after(report: RoundReport, count: int, *, cut: bool = False) -> RoundReport:
+def mark_late_after(report: RoundReport, count: int) -> RoundReport:
     """Returns the report with only the first `count` arrivals as arrived, and the others as late.
 
-    Args:
-        report: The report of a round.
-        count: How many arrivals count; among equal times the lower rows come first.
-        cut: Whether all times are cut at the time of the last arrival that counts.
+    Among equal times the lower rows come first.
     """
     arrived = np.flatnonzero(report.with_outcome("arrived"))
     if len(arrived) <= count:
@@ -72,10 +66,7 @@ def mark_late_after(report: RoundReport, count: int, *, cut: bool = False) -> Ro
     order = arrived[np.lexsort((report.clients[arrived], report.exchange_times[arrived]))]
     outcomes = np.full(len(report.clients), "arrived") if report.outcomes is None else np.array(report.outcomes)
     outcomes[order[count:]] = "late"
-    times: FloatArray = report.exchange_times
-    if cut:
-        times = np.minimum(times, times[order[:count]].max(initial=0.0))
-    return replace(report, outcomes=outcomes, exchange_times=times)
+    return replace(report, outcomes=outcomes)
 
 
 class ExcludeBusy(Wrapper):
@@ -102,8 +93,7 @@ class ExcludeBusy(Wrapper):
 
     def busy(self, round: int) -> BoolArray:
         """Returns the clients that are considered busy at the start of this round."""
-        busy: BoolArray = (self.out_since > 0) & (self.out_since >= round - self.rounds)
-        return busy
+        return (self.out_since > 0) & (self.out_since >= round - self.rounds)
 
     def inner_offer(self, offer: RoundOffer) -> RoundOffer:
         """Returns the offer without busy clients."""
@@ -122,8 +112,7 @@ class ExcludeBusy(Wrapper):
         late, arrived = report.with_outcome("late"), report.with_outcome("arrived")
         if self.target_size is None or arrived.sum() < min(self.target_size, len(arrived)):
             return late
-        cut: BoolArray = late & (report.exchange_times <= report.exchange_times[arrived].max(initial=0.0))
-        return cut
+        return late & (report.exchange_times <= report.exchange_times[arrived].max(initial=0.0))
 
 
 class CoolDown(Wrapper):
@@ -165,8 +154,7 @@ class CoolDown(Wrapper):
 
     def _shortened(self, offer: RoundOffer) -> int:
         """Returns the round by which the cool-downs of enough available clients have ended."""
-        available: BoolArray = offer.available
-        ends = self.rests_until[available]
+        ends = self.rests_until[offer.available]
         enough = min(1 if self.cohort_size is None else self.places(offer), len(ends))
         return int(np.partition(ends, enough - 1)[enough - 1]) if enough else 0
 
@@ -240,8 +228,7 @@ class Eligible(Wrapper):
     @property
     def allowed(self) -> BoolArray:
         """One boolean per client."""
-        mask: BoolArray = resize(self._allowed, self.clients, False)
-        return mask
+        return resize(self._allowed, self.clients, False)
 
     def inner_offer(self, offer: RoundOffer) -> RoundOffer:
         """Returns the offer with only the allowed clients."""
@@ -354,8 +341,7 @@ class Quota(Wrapper):
         return self._is_met(offer, self.policy.ask(self.inner_offer(offer)))
 
     def _groups_of_clients(self) -> IntArray:
-        group_of: IntArray = resize(self._group_of, self.clients, NO_GROUP)
-        return group_of
+        return resize(self._group_of, self.clients, NO_GROUP)
 
     def _is_met(self, offer: RoundOffer, selection: Selection) -> bool:
         group_of, count = self._groups_of_clients(), len(self._least) + 1

@@ -114,8 +114,7 @@ FleetName = Annotated[str, Path(description="The name of the fleet.", examples=[
 
 
 async def _fleet_of(request: Request, fleet: FleetName) -> FleetCalls:
-    calls: FleetCalls = request.app.state.fleets[fleet]
-    return calls
+    return request.app.state.fleets[fleet]
 
 
 #: The fleet that the path of a query names.
@@ -135,8 +134,7 @@ def _checked(handler: Callable[[Request], Any], roles: Iterable[str]) -> Callabl
 
     async def checked(request: Request) -> Response:
         check_access(request, request.path_params.get("fleet"), allowed)
-        response: Response = await handler(request)
-        return response
+        return await handler(request)
 
     return checked
 
@@ -319,8 +317,7 @@ def _in_own_thread(endpoint: Any) -> Any:
 
     @wraps(endpoint)
     async def read(calls: FleetCalls, **arguments: Any) -> Response:
-        response: Response = await calls.file.read(partial(endpoint, calls=calls, **arguments))
-        return response
+        return await calls.file.read(partial(endpoint, calls=calls, **arguments))
 
     # Older versions of FastAPI would look for the names of its types in this module.
     read.__signature__ = signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
@@ -340,8 +337,7 @@ async def _execute(endpoint: Any, model: type[models.Body], request: Request) ->
     if key is not None and not _KEY.fullmatch(key):
         message = "must have 1 to 200 visible ASCII characters"
         raise RequestValidationError([{"type": "value_error", "loc": ("Idempotency-Key",), "msg": message}])
-    response: Response = await endpoint(request, request.path_params["fleet"], body, key)
-    return response
+    return await endpoint(request, request.path_params["fleet"], body, key)
 
 
 async def _request_key(request: Request, key: str | None) -> RequestKey | None:

@@ -73,7 +73,7 @@ def new_counters() -> dict[str, str]:
     return {"file_id": secrets.token_hex(8), "commits": "0", "in_use": "0"}
 
 
-def create(path: Path, kind: StoreKind = RUNS, fill: Callable[[StoreConnection], None] | None = None) -> None:
+def create(path: Path, kind: StoreKind, fill: Callable[[StoreConnection], None]) -> None:
     """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete.
 
     The caller holds the lock of the writer.
@@ -94,8 +94,7 @@ def create(path: Path, kind: StoreKind = RUNS, fill: Callable[[StoreConnection],
         with transaction(connection):
             connection.execute(META)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", counters.items())
-            if fill is not None:
-                fill(connection)
+            fill(connection)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # closing would not say that there is no space
     acknowledge(path, Acknowledged(counters["file_id"], 0), lower=True)
     sync_folder(path.parent)
@@ -121,7 +120,7 @@ def temporary_database(path: Path) -> Iterator[Path]:
         remove()
 
 
-def connect(path: Path, kind: StoreKind = RUNS, mode: Literal["check", "read", "write"] = "write") -> StoreConnection:
+def connect(path: Path, kind: StoreKind, mode: Literal["check", "read", "write"]) -> StoreConnection:
     """Opens a connection and checks that the file is of this kind and format."""
     if mode == "write":
         connection = _connect(path, mode="rw")

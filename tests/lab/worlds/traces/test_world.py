@@ -339,9 +339,10 @@ def test_parts_are_joined_by_id_if_every_client_has_an_entry() -> None:
 
 
 def test_recorded_clients_are_sampled_without_replacement() -> None:
-    world = TraceWorld(1, traces=simple_traces(clients=50), clients=20)
-    assert len(set(world.ids)) == world.clients == 20
-    assert world.ids != TraceWorld(2, traces=simple_traces(clients=50), clients=20).ids
+    worlds = [TraceWorld(seed, traces=simple_traces(clients=50), clients=20) for seed in (1, 2)]
+    ids, others = (known(world.traces.availability).ids for world in worlds)
+    assert len(set(ids)) == worlds[0].clients == 20
+    assert ids != others
     with pytest.raises(
         SettingError, match="clients must be at most 50, the number of recorded clients that qualify, not 51"
     ):

@@ -286,7 +286,7 @@ def _compare(
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now, half_width = (values[0], 0.0) if sure else (values.mean(), prediction_half_width(values))
         figures.append(ReplayFigure(name, before.figures[name], float(now), half_width, sure))
-    worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
+    worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.certificate.status))
     return ReplayResult(
         policy=policy,
         settings=dict(settings),
@@ -295,9 +295,9 @@ def _compare(
         figures=tuple(figures),
         promise=describe_promise(promise, record.slots),
         share_of=share_of(promise.accrual, record.slots),
-        recorded_status=before.shortfall.status,
+        recorded_status=before.shortfall.certificate.status,
         recorded_promise=_sentence(before, record),
-        statuses=dict(Counter(outcome.shortfall.status for outcome in outcomes)),
+        statuses=dict(Counter(outcome.shortfall.certificate.status for outcome in outcomes)),
         replayed_promise=_sentence(worst, record),
         known_times=known,
         draws=len(played),

@@ -77,8 +77,7 @@ class Contender:
     @property
     def counts(self) -> TurnCounting:
         """What its promise counts as a turn."""
-        counts: TurnCounting = self.settings.get("counts", "selected")
-        return counts
+        return self.settings.get("counts", "selected")
 
 
 def round_contenders(

@@ -45,8 +45,7 @@ def on_front(times: npt.ArrayLike, shortfalls: npt.ArrayLike) -> BoolArray:
     time, shortfall = np.asarray(times, dtype=np.float64), np.asarray(shortfalls, dtype=np.float64)
     as_good = (time[:, None] <= time) & (shortfall[:, None] <= shortfall)
     better = (time[:, None] < time) | (shortfall[:, None] < shortfall)
-    dominated: BoolArray = np.any(as_good & better, axis=0)
-    return ~dominated
+    return ~np.any(as_good & better, axis=0)
 
 
 def classify(times: Mapping[str, FloatArray], shortfalls: Mapping[str, FloatArray]) -> dict[str, Position]:
@@ -272,14 +271,13 @@ def as_json(board: Leaderboard, findings: Findings, *, seeds: int, rounds: int) 
     return data
 
 
-def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes the data as CSV and JSON, then the figures, which need matplotlib; returns the paths."""
-    written = [write_text(folder / f"{name}.csv", as_csv(table)) for name, table in findings.tables.items()]
-    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    written.append(write_text(folder / f"{board.table}.json", text))
+def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str, Any], folder: Path) -> None:
+    """Writes the data as CSV and JSON, then the figures, which need matplotlib."""
+    for name, table in findings.tables.items():
+        write_text(folder / f"{name}.csv", as_csv(table))
+    write_text(folder / f"{board.table}.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     for name, drawn in draw_board(board.suite, findings.tables[board.table]).items():
-        written.append(write_text(folder / f"{name}.svg", as_svg(drawn)))
-    return written
+        write_text(folder / f"{name}.svg", as_svg(drawn))
 
 
 def measure_each(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import DatasetError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -186,8 +185,7 @@ def _as_bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, Sequence):
         return "\0".join(value).encode()
-    array: npt.NDArray[Any] = value
-    return np.ascontiguousarray(array).tobytes()
+    return np.ascontiguousarray(value).tobytes()
 
 
 def last_row(keys: FloatArray, low: IntArray, high: IntArray, target: FloatArray, *, below: bool = False) -> IntArray:
@@ -279,23 +277,18 @@ class Throughput:
         remainder = np.clip(target - loops * totals, np.finfo(np.float64).tiny, totals)
         row = last_row(self._cumulative, self._ptr[links], self._ptr[links + 1], remainder, below=True)
         finished = self._row_offsets[row] + (remainder - self._cumulative[row]) / self._mbps[row]
-        seconds: FloatArray = np.maximum(loops * lengths + finished - positions, 0.0)
-        return seconds
+        return np.maximum(loops * lengths + finished - positions, 0.0)
 
     def mean_before(self, links: IntArray, positions: FloatArray, seconds: float) -> FloatArray:
         """Returns the mean throughput over the `seconds` before each position."""
-        mean: FloatArray = (
-            self._megabits_until(links, positions) - self._megabits_until(links, positions - seconds)
-        ) / seconds
-        return np.maximum(mean, 0.0)
+        megabits = self._megabits_until(links, positions) - self._megabits_until(links, positions - seconds)
+        return np.maximum(megabits / seconds, 0.0)
 
     def _megabits_until(self, links: IntArray, positions: FloatArray) -> FloatArray:
         lengths = self.lengths[links]
         loops = np.floor(positions / lengths)
-        megabits: FloatArray = loops * self._totals[links] + self._megabits_at(links, np.mod(positions, lengths))
-        return megabits
+        return loops * self._totals[links] + self._megabits_at(links, np.mod(positions, lengths))
 
     def _megabits_at(self, links: IntArray, positions: FloatArray) -> FloatArray:
         row = last_row(self._row_offsets, self._ptr[links], self._ptr[links + 1], positions)
-        megabits: FloatArray = self._cumulative[row] + self._mbps[row] * (positions - self._row_offsets[row])
-        return megabits
+        return self._cumulative[row] + self._mbps[row] * (positions - self._row_offsets[row])

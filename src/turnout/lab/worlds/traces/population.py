@@ -63,15 +63,13 @@ def daily_rhythm(trace: AvailabilityTrace) -> FloatArray:
     def seconds_until(moments: FloatArray, hour: int) -> FloatArray:
         """Returns how many seconds of this hour of the day have passed until each moment."""
         today = np.clip(np.mod(moments, DAY) - 3600 * hour, 0, 3600)
-        passed: FloatArray = 3600 * np.floor(moments / DAY) + today
-        return passed
+        return 3600 * np.floor(moments / DAY) + today
 
     available = np.array(
         [(seconds_until(trace.stops, hour) - seconds_until(trace.starts, hour)).sum() for hour in range(24)]
     )
     recorded = np.array([seconds_until(trace.ends, hour).sum() for hour in range(24)])
-    shares: FloatArray = np.divide(available, recorded, out=np.full(24, np.nan), where=recorded > 0)
-    return shares
+    return np.divide(available, recorded, out=np.full(24, np.nan), where=recorded > 0)
 
 
 def _availability(trace: AvailabilityTrace) -> dict[str, Any]:

@@ -137,16 +137,9 @@ class TraceWorld(ColdStartWorld):
         self._now = 0.0
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of the clients in the traces, in the order of the rows."""
-        assert self.traces.availability is not None
-        return self.traces.availability.ids
-
-    @property
     def availability(self) -> FloatArray:
         """The share of its record in which each client is available, (N,)."""
-        shares: FloatArray = read_only(self._shares)
-        return shares
+        return read_only(self._shares)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -145,19 +145,21 @@ class _TableReader:
             return self.numbers(f"{column}_mbps")
         return self.numbers(f"{column}_kbps") / 1000 if self.has(f"{column}_kbps") else None
 
-    def per_client(self, column: str, values: FloatArray) -> FloatArray:
-        """Returns one number per client from a column that is constant for each client; NaN without a valid row."""
-        owner = self.rows.owner
-        client_values = np.full(self.clients, np.nan)
-        client_values[owner[self.valid][::-1]] = values[self.valid][::-1]
+    def ends(self) -> FloatArray:
+        """Returns the end of each client's record, which all of its rows state; NaN without a valid row."""
+        ends = np.full(self.clients, np.nan)
+        if not self.has("end"):
+            return ends
+        values, owner = self.numbers("end", above=0), self.rows.owner
+        ends[owner[self.valid][::-1]] = values[self.valid][::-1]
         self.reject(
-            values != client_values[owner],
+            values != ends[owner],
             lambda row: (
-                f"{column} of client {self.rows.name(row)} is {values[row]:g} here and {client_values[owner[row]]:g} "
-                "before: it must be the same in all rows of a client"
+                f"end of client {self.rows.name(row)} is {values[row]:g} here and {ends[owner[row]]:g} before: it "
+                "must be the same in all rows of a client"
             ),
         )
-        return client_values
+        return ends
 
     def reject(self, invalid: BoolArray, description: Callable[[int], str]) -> None:
         """Reports each row that is invalid and was not reported before."""
@@ -235,9 +237,7 @@ def _record_ends(reader: _TableReader, layout: TraceLayout, moments: FloatArray)
         return np.full(reader.clients, float(layout.end))
     latest = float(moments[reader.valid].max(initial=0.0))
     default = math.ceil(latest / DAY) * DAY if latest > DAY else latest or DAY
-    if not reader.has("end"):
-        return np.full(reader.clients, default)
-    ends = reader.per_client("end", reader.numbers("end", above=0))
+    ends = reader.ends()
     return np.where(np.isnan(ends), default, ends)
 
 
@@ -273,11 +273,7 @@ def _links(reader: _TableReader, layout: TraceLayout) -> LinkTrace:  # noqa: ARG
     deviations = [reader.rates(f"{direction}_deviation") for direction in ("down", "up")]
     down_spread, up_spread = (zeros if column is None else column for column in deviations)
     times = reader.numbers("time") if reader.has("time") else zeros
-    ends = (
-        reader.per_client("end", reader.numbers("end", above=0))
-        if reader.has("end")
-        else np.full(reader.clients, np.nan)
-    )
+    ends = reader.ends()
     until = ends[reader.rows.owner]
     reader.reject(
         until <= times, lambda row: f"time {times[row]:g} must lie before {until[row]:g}, the end of its series"
