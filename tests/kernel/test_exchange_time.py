@@ -13,7 +13,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
 from turnout.kernel.rounds import LateArrivals, RoundReport
-from turnout.policies.rbcsf import ConstantExploration, TheoreticalExploration, exploration_from
+from turnout.policies.rbcsf import TheoreticalExploration, exploration_from
 
 
 def batch_regression(
@@ -265,10 +265,6 @@ def test_the_theoretical_schedule_is_the_formula_of_the_lemma_for_any_number_of_
     theory = {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.13}
     schedule = exploration_from("theory", theory, ridge=4.0, features=features)
     assert schedule(3) == pytest.approx(2.0 * math.sqrt(features * math.log(100.0)) + 2.0 * 3.0)
-
-
-def test_a_constant_exploration_is_constant() -> None:
-    assert [ConstantExploration(0.3)(round_) for round_ in (1, 10, 100)] == [0.3, 0.3, 0.3]
 
 
 @given(rows=st.sets(st.integers(0, 7)), seed=st.integers(0, 10**6), forgetting=st.sampled_from([1.0, 0.8]))

@@ -67,13 +67,6 @@ def test_lazy_integer_queues_equal_literal_queues_in_fractions(
         assert [Fraction(int(u), unit) for u in certificate.forfeited_units] == [q.forfeited for q in literal]
 
 
-def test_a_client_that_is_not_chosen_for_ten_rounds_is_owed_ten_times_its_rate() -> None:
-    queues = FairnessQueues(2, 0.15)
-    for _ in range(10):
-        queues.advance([0])
-    assert exact_debts(queues) == [0, Fraction(3, 2)]
-
-
 def test_a_mask_is_accepted_instead_of_rows() -> None:
     rows, mask = FairnessQueues(3, 0.5), FairnessQueues(3, 0.5)
     rows.advance([0, 2])
@@ -102,26 +95,6 @@ def test_only_available_clients_accrue_with_accrual_available() -> None:
     with pytest.raises(ReportError, match="client 1 was chosen but not available"):
         queues.advance([1], [True, False])
     assert queues.rounds.tolist() == [4, 0]
-
-
-def test_turns_beyond_max_owed_are_counted_as_forfeited() -> None:
-    queues = FairnessQueues(2, 0.5, max_owed=2)
-    for _ in range(10):
-        queues.advance([])
-    assert (queues.owed.tolist(), queues.forfeited.tolist()) == ([2.0, 2.0], [3.0, 3.0])
-    queues.advance([0])
-    assert (queues.owed.tolist(), queues.forfeited.tolist()) == ([1.5, 2.0], [3.0, 3.5])
-    assert queues.certificate([1, 0]).books_balance
-
-
-def test_new_clients_are_owed_nothing_and_accrue_from_the_next_round() -> None:
-    queues = FairnessQueues(1, 0.5)
-    queues.advance([])
-    queues.add(2)
-    assert queues.owed.tolist() == [0.5, 0.0, 0.0]
-    queues.advance([1])
-    assert queues.owed.tolist() == [1.0, 0.0, 0.5]
-    assert queues.certificate([0, 1, 0]).promised.tolist() == [1.0, 0.5, 0.5]
 
 
 def test_new_clients_may_have_their_own_rate() -> None:
