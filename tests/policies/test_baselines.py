@@ -42,29 +42,12 @@ def test_random_selects_all_clients_about_equally_often(rounds: int, most: float
     assert abs(turns_after(UniformRandom(40, seed=5), rounds) / rounds - 0.2).max() < most
 
 
-def test_random_selects_the_same_clients_with_the_same_seed_only() -> None:
-    first, same, other = UniformRandom(40, seed=1), UniformRandom(40, seed=1), UniformRandom(40, seed=2)
-    offers = [SmallFleet().offer(round_) for round_ in range(1, 20)]
-    assert [first.ask(offer) for offer in offers] == [same.ask(offer) for offer in offers]
-    assert [first.ask(offer) for offer in offers] != [other.ask(offer) for offer in offers]
-
-
-@pytest.mark.parametrize(("draws", "most"), [(2000, 0.025), pytest.param(6000, 0.012, marks=pytest.mark.thorough)])
-def test_skewed_random_draws_in_proportion_to_its_weights(draws: int, most: float) -> None:
-    policy = SkewedRandom(5, cohort_size=1, concentration=1.0, seed=3)
-    everyone = np.ones(5, dtype=bool)
-    turns = np.zeros(5)
-    for round_ in range(1, draws + 1):
-        turns[policy.ask(RoundOffer(round_, everyone, np.ones((5, 3)))).clients] += 1
-    np.testing.assert_allclose(turns / draws, policy.weights, atol=most)
-    assert policy.weights.sum() == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("draws", [2000, pytest.param(6000, marks=pytest.mark.thorough)])
 def test_skewed_random_without_replacement_equals_successive_draws(draws: int) -> None:
     """Pairs have the probabilities of drawing one client, then another one among the others."""
     policy = SkewedRandom(4, cohort_size=2, concentration=1.0, seed=9)
     weight = policy.weights
+    assert weight.sum() == pytest.approx(1.0)
     pairs: dict[tuple[int, ...], int] = {}
     for round_ in range(1, draws + 1):
         pair = tuple(policy.ask(RoundOffer(round_, np.ones(4, dtype=bool), np.ones((4, 3)))).clients.tolist())
@@ -77,11 +60,6 @@ def test_skewed_random_without_replacement_equals_successive_draws(draws: int) -
 def test_a_larger_concentration_gives_more_equal_weights() -> None:
     spreads = [turns_after(SkewedRandom(40, concentration=c), 80).std() for c in (0.1, 1.0, 10.0, math.inf)]
     assert all(larger > smaller for larger, smaller in pairwise(spreads))
-
-
-def test_very_unequal_weights_still_fill_the_cohort() -> None:
-    policy = SkewedRandom(40, concentration=1e-4, cohort_size=30)
-    assert len(policy.ask(SmallFleet(availability=1.0).offer(1)).clients) == 30
 
 
 def test_round_robin_gives_all_clients_equally_many_turns() -> None:

@@ -331,30 +331,6 @@ def test_with_expected_times_the_true_times_are_used() -> None:
         policy.ask(offer.without_truth())
 
 
-def test_known_times_are_faster_than_learned_ones_in_the_papers_world() -> None:
-    seconds = {}
-    for times in ("learned", "expected"):
-        policy = FairPace(40, times=times, accrual="always")
-        rounds = play(policy, PaperWorld(seed=1), 200)
-        seconds[times] = float(np.mean([record.report.duration for record in rounds]))
-        assert policy.certificate().behind.max() <= 2
-    assert seconds["expected"] < seconds["learned"] - 0.2
-
-
-def test_a_late_time_is_corrected_in_the_usual_times() -> None:
-    corrected, direct = (FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4") for _ in range(2))
-    available, contexts = np.ones(3, dtype=np.bool_), np.ones((1, 3))
-    direct.tell(make_report(1, [1], contexts, [14.0], available=available))
-    corrected.tell(make_report(1, [1], contexts, [10.0], available=available, outcomes=["late"]))
-    arrival = LateArrivals(np.array([1]), np.array([1]), contexts, np.array([10.0]), np.array([14.0]))
-    for policy, late in ((direct, None), (corrected, arrival)):
-        policy.tell(make_report(2, [0], contexts, [3.0], available=available, late_arrivals=late))
-    assert same_state(corrected.state(), direct.state())
-
-
-# State
-
-
 # Values of turns
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from policies.examples import Contract, offer_of, played, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
-from turnout.errors import InfeasiblePromise, ReportError, SettingError
+from turnout.errors import InfeasiblePromise, SettingError
 from turnout.policies import Fastest, FedCS, RoundRobin, UniformRandom
 from turnout.policies.check_support import SmallFleet
 from turnout.policies.wrappers.guarantee import MostOwed, WithGuarantee
@@ -109,14 +109,6 @@ def test_urgent_clients_come_first_then_due_ones_then_those_that_the_policy_insi
     assert certificate.owed.tolist() == policy.owed.tolist() == pytest.approx([float(debt) for debt in owed])
     assert certificate.books_balance
     assert [turns[row] >= rate * earned[row] - owed[row] for row in range(9)] == [True] * 9
-
-
-def test_a_round_without_urgent_clients_is_the_selection_of_the_policy_inside() -> None:
-    inner = InOrder(6, cohort_size=3)
-    policy = with_debts(WithGuarantee(inner, "1/4"), [0, 0, 0, 7, 7, 7])  # they are owed 7/4 turns: due, but not urgent
-    selection = policy.ask(offer_of(1, [True] * 6))
-    assert (selection.clients.tolist(), selection.reasons["urgent"].tolist()) == ([0, 1, 2], [0, 0, 0])
-    assert [places for _, places in inner.offers] == [3]
 
 
 def test_in_a_round_with_urgent_clients_other_debts_are_paid_too() -> None:
@@ -225,17 +217,6 @@ def adversarial_availability(policy: WithGuarantee, inner: InOrder, rng: np.rand
     shown = rng.random(policy.clients) < rng.choice([0.5, 0.9, 1.0])
     available: np.ndarray = shown & ~hidden if rng.random() < 0.8 else shown | hidden
     return available
-
-
-@given(st.integers(0, 10**6), games())
-@settings(max_examples=14, deadline=None)
-def test_debts_stay_below_the_bound_against_an_adversary(seed: int, game: tuple[int, int, Fraction, Fraction]) -> None:
-    clients, size, rate, urgency = game
-    rng, inner = np.random.default_rng(seed), InOrder(clients, cohort_size=size)
-    policy = WithGuarantee(inner, rate, urgency=urgency, accrual="available")
-    for round_ in range(1, 60):
-        play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
-        assert policy.owed.max() < policy.debt_bound + 1e-12
 
 
 def reachable_debts(clients: int, size: int, units: int, turn: int, urgency: int) -> Iterator[tuple[int, ...]]:
@@ -376,20 +357,3 @@ def test_a_rate_that_no_policy_could_keep_is_refused() -> None:
     WithGuarantee(UniformRandom(40), 0.19, availability=0.2, accrual="available")
     WithGuarantee(UniformRandom(40), 0.3, allow_infeasible=True)
     WithGuarantee(FedCS(40), 0.9)
-
-
-def test_a_report_must_have_the_mask_of_available_clients_if_accrual_depends_on_it() -> None:
-    policy = WithGuarantee(RoundRobin(4, cohort_size=2), 0.1, accrual="available")
-    with pytest.raises(ReportError, match="accrual='available' depends on availability"):
-        policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
-    assert policy.policy.state()["turns"].sum() == 0
-
-
-def test_it_is_built_by_name_from_plain_settings() -> None:
-    policy = WithGuarantee.named(
-        40, make_policy, policy="oort", settings={"cohort_size": 10}, guaranteed_rate=0.2, accrual="available"
-    )
-    assert policy.policy.name == "oort"
-    assert policy.debt_bound == pytest.approx(2 + 0.2 * (1 + 39 / 10))
-    with pytest.raises(SettingError, match="with-guarantee has no setting 'speed_weight'; it has policy, settings, gu"):
-        WithGuarantee.named(40, make_policy, policy="oort", speed_weight=3)
