@@ -279,6 +279,11 @@ def test_answers_without_a_change_are_not_stored(tmp_path: Path) -> None:
                 service.post(path, body, role="device", headers={"idempotency-key": f"{path}{number}"})
             service.ok("/clients", {"clients": ["phone-1"]}, headers=key)
             service.ok("/amendments", {"settings": {"deadline": None}}, headers={"idempotency-key": f"amend-{number}"})
+        service.ok("/turns", {"clients": ["a", "b", "c"]})
+        service.ok("/check-ins", {"client": "d"})
+        commits = service.fleets["fleet"].scheduler.metrics().commits
+        answer = service.ok("/check-ins", {"client": "d"}, headers={"idempotency-key": "waits"})
+        assert (answer["turn"], service.fleets["fleet"].scheduler.metrics().commits) == (None, commits)
     assert rows_of(tmp_path / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(1,)]
 
 
