@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from live import fleets
-from live.forging import alter, chain_events, fetch_row, forge_snapshot, forge_turn
+from live.forging import alter, chain_events, fetch_row, forge_snapshot, forge_turn, swap_running_turns
 from live.turns.slots.played import open_slots, play_turns
 from postgres import stored_bytes, tables
 from turnout.errors import SettingError, StoreError
@@ -25,7 +25,7 @@ from turnout.live.journal.summary import read_totals, trim
 from turnout.live.journal.turns import continue_redaction
 from turnout.live.operation.monitoring import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
-from turnout.live.turns.records import LateTimes, RecordedOffer, Turn, digest_of
+from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.rounds.records import ClosedRound, OpenRound, pack_closed
 from turnout.storage.store import Connection, Store
 
@@ -313,14 +313,6 @@ def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_miss
         Scheduler.open(path)
 
 
-def give_a_turn_to_another_client(db: Connection) -> None:
-    """Stores the data of the newest running turn under the number of the oldest, with the right digest."""
-    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
-    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
-    values = (data, digest_of(b"", str(first), data), first)
-    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -332,7 +324,7 @@ def give_a_turn_to_another_client(db: Connection) -> None:
             lambda db: db.execute("DELETE FROM open_round WHERE round = (SELECT MAX(round) FROM open_round)"),
             "the running turns are not those of the decisions",
         ),
-        (give_a_turn_to_another_client, "the running turns are not those of the decisions"),
+        (swap_running_turns, "the running turns are not those of the decisions"),
     ],
 )
 def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
