@@ -438,10 +438,11 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 
 
 def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: fleets.OpenFleet) -> None:
-    settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "tolerance": 3}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
-        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25"
+        InfeasiblePromise,
+        match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25.* less than 3\.625 turns",
     ) as refused:
         scheduler.choose(fleets.offered(*fleets.named(8)))
     assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
@@ -765,17 +766,6 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
         except StoreError:
             refused += 1
     assert refused > 12
-
-
-@pytest.mark.files
-def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet()
-    fleets.play_round(scheduler, fleets.offered("a", "b"))
-    shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
-    with pytest.raises(
-        StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
-    ):
-        Scheduler.open(folder / "other.turnout")
 
 
 # two schedulers on one file
