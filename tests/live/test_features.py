@@ -32,8 +32,6 @@ from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStat
 from turnout.live._internals import examine
 from turnout.live.features import (
     BANDWIDTH_RANGE,
-    DEFAULT_FREE_CPU,
-    DEFAULT_TRANSFER_SECONDS,
     PAPER_FEATURES,
     Columns,
     paper_contexts,
@@ -274,14 +272,6 @@ def test_known_and_unknown_statuses_can_be_mixed(open_fleet: OpenFleet) -> None:
     play_round(scheduler, {"a": None, "b": ClientStatus(2.0, 4.0)})
     assert contexts_in(scheduler) == [[[1.0, 1.0, 7.5], [0.5, 1.0, 5.0]]]
     assert packed(scheduler) == packed_from_disk(scheduler.path)
-
-
-def test_unknown_statuses_equal_statuses_with_the_default_values(open_fleet: OpenFleet) -> None:
-    unknown, known = open_fleet("unknown"), open_fleet("known")
-    for _ in range(5):
-        play_round(unknown, ["a", "b", "c"], 3.0)
-        play_round(known, dict.fromkeys("abc", ClientStatus(DEFAULT_FREE_CPU, 20.0 / DEFAULT_TRANSFER_SECONDS)), 3.0)
-        assert packed(unknown) == packed(known)
 
 
 @pytest.mark.parametrize("model_size", [1e-6, 1e10])
