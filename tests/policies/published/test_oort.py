@@ -7,33 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.examples import report_of
 from policies.literal_oort import LiteralOort, outcomes_of
 from turnout import RoundReport
 from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
 from turnout.policies.check_support import SmallFleet
-
-
-def report_of(
-    round_: int,
-    rows: list[int],
-    *,
-    times: list[float] | None = None,
-    losses: list[float] | None = None,
-    outcomes: list[str] | None = None,
-    late: LateArrivals | None = None,
-) -> RoundReport:
-    return RoundReport(
-        round_,
-        np.array(rows, dtype=np.int64),
-        np.ones((len(rows), 3)),
-        np.ones(len(rows)) if times is None else np.array(times),
-        losses=None if losses is None else np.array(losses),
-        outcomes=outcomes,
-        late_arrivals=late,
-    )
-
 
 all_settings = st.fixed_dictionaries(
     {
@@ -117,7 +97,7 @@ def test_the_true_time_of_a_late_client_replaces_the_deadline_unless_it_trained_
     arrivals = LateArrivals(
         np.array([1, 1]), np.array([0, 1]), np.ones((2, 3)), np.full(2, 9.0), np.array([14.0, 15.0])
     )
-    policy.tell(report_of(3, [], late=arrivals))
+    policy.tell(report_of(3, [], late_arrivals=arrivals))
     assert policy.durations.tolist() == [14.0, 3.0]
 
 

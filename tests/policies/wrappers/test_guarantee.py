@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import Contract, offer_of, played, report_of
+from policies.examples import Contract, offer_of, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.policies import Fastest, FedCS, RoundRobin, UniformRandom
@@ -310,24 +310,6 @@ def test_no_client_can_join_if_every_client_has_its_own_rate() -> None:
 
 
 # Settings and reports
-
-
-def test_urgency_trades_short_rounds_against_small_debts() -> None:
-    """In the paper's world `fastest` never selects most clients unless they have a guarantee."""
-
-    def run(policy: SelectionPolicy) -> tuple[float, float]:
-        fleet, seconds, turns = SmallFleet(), 0.0, np.zeros(40)
-        for _, _, report in played(policy, fleet, 100):
-            seconds += report.duration / 100
-            turns[report.clients] += 1
-        return seconds, float(turns.min()) / 100
-
-    fastest, random = run(Fastest(40)), run(UniformRandom(40))
-    tight, default, loose = (run(WithGuarantee(Fastest(40), 0.15, urgency=urgency)) for urgency in (1, 2, 10))
-    assert fastest[0] < loose[0] < default[0] < tight[0] < random[0]
-    assert fastest[1] == 0
-    assert loose[1] < default[1] <= tight[1]
-    assert default[1] >= 0.15 - 3 / 100
 
 
 @pytest.mark.parametrize(("counts", "left"), [("selected", [7, 7, 7]), ("completed", [7, 8, 8])])
