@@ -328,12 +328,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/clients", {"clients": []}, 422, "clients: list should have at least 1 item"),
     ("/amendments", {"settings": {"deadlin": 1}}, 422, "deadline"),
     ("/amendments", {"settings": {"features": 1}}, 422, "features cannot be amended over HTTP"),
-    ("/amendments", {"settings": {"self": 1}}, 422, "'self' cannot be amended"),
     ("/amendments", {"settings": {"allow_infeasible": "false"}}, 422, "must be True or False"),
-    ("/amendments", {"settings": {"deadline": 1e-320}}, 422, "deadline must be at least 1e-06"),
-    ("/amendments", {"settings": {"tolerance": 1e-320}}, 422, "tolerance must be at least 1e-09"),
-    ("/amendments", {"settings": {"guaranteed_rate": True}}, 422, "guaranteed_rate must lie in [0, 1], not True"),
-    ("/amendments", {"settings": {"guaranteed_rate": 1e-320}}, 422, "guaranteed_rate must be 0 or at least 1e-09"),
     *(
         ("/amendments", {"settings": {name: value}}, 422, f"{name} must be one value for all clients, got [[")
         for name in ("tolerance", "guaranteed_rate", "speed_weight", "cohort_size", "deadline", "keep_rounds")
