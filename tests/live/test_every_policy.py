@@ -32,7 +32,7 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, Scheduler
 from turnout.live.audit.certify import certify
 from turnout.live.audit.verify import differences
-from turnout.policies import WRAPPERS, make_policy
+from turnout.policies import WRAPPERS
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.registry import setting_names
 from turnout.storage.encoding.packing import unpack_snapshot
@@ -278,14 +278,8 @@ class _OwnRBCSF(RBCSF):
     name = "own-rbcsf"
 
 
-@pytest.mark.parametrize("kind", ["subclass", "wrapper"])
-def test_a_subclass_of_rbcsf_and_a_wrapper_around_it_are_explained_exactly(kind: str) -> None:
-    settings: dict[str, Any] = {"cohort_size": 2, "guaranteed_rate": 0.25}
-    policy = (
-        _OwnRBCSF(CLIENTS, **settings)
-        if kind == "subclass"
-        else make_policy("cool-down", CLIENTS, policy="rbcsf", settings=settings)
-    )
+def test_a_subclass_of_rbcsf_is_explained_exactly() -> None:
+    policy = _OwnRBCSF(CLIENTS, cohort_size=2, guaranteed_rate=0.25)
     offer = RoundOffer(1, np.ones(CLIENTS, dtype=bool), np.ones((CLIENTS, 3)))
     selection = policy.ask(offer)
     for row in range(CLIENTS):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +14,6 @@ import pytest
 from live import fleets
 from live.forging import alter
 from narrowing import known
-from postgres import use_schemas_if_told
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
@@ -264,34 +260,6 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Schedu
     assert seen == [len(chosen)]
     with Reporter(scheduler.path) as reporter:
         assert not reporter.report(chosen[0], 1.0)
-
-
-def _kill_in_group(path: Path, ready: Any) -> None:
-    use_schemas_if_told()
-    with Scheduler.open(path) as scheduler, scheduler.group():
-        for client in scheduler.choose([]):
-            scheduler.report(client, 1.0)
-        store(scheduler, "lost")
-        ready.set()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_group_leaves_nothing(open_fleet: fleets.OpenFleet, folder: Path) -> None:
-    scheduler, path = open_fleet(), folder / "fleet.turnout"
-    scheduler.choose(fleets.offered("a", "b"))
-    with scheduler.group():
-        store(scheduler, "kept")
-    scheduler.close()
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=_kill_in_group, args=(path, ready))
-    process.start()
-    process.join()
-    assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
-    reopened = open_fleet()
-    assert [turn.kind for turn in reopened.history()] == [None, None]
-    assert stored_in(reopened, b"kept") is not None
-    assert stored_in(reopened, b"lost") is None
 
 
 # Answers

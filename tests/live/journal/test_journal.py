@@ -306,13 +306,6 @@ def test_turns_without_rounds_are_refused_in_a_fleet_with_rounds(open_fleet: fle
         Scheduler.open(scheduler.path)
 
 
-def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_missing(folder: Path) -> None:
-    path = written_slots(folder / "fleet.turnout")
-    alter(path, "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)")
-    with pytest.raises(StoreError, match="the presence of clients at a decision is not stored any more"):
-        Scheduler.open(path)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -325,10 +318,14 @@ def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_miss
             "the running turns are not those of the decisions",
         ),
         (swap_running_turns, "the running turns are not those of the decisions"),
+        (
+            "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)",
+            "the presence of clients at a decision is not stored any more",
+        ),
     ],
 )
-def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
-    folder: Path, damage: Callable[[Connection], object], message: str
+def test_a_fleet_without_rounds_is_refused_if_its_running_turns_or_presence_are_damaged(
+    folder: Path, damage: str | Callable[[Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")
     alter(path, damage)

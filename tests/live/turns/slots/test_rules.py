@@ -62,32 +62,6 @@ def test_check_ins_are_gathered_until_the_first_has_waited_for_the_window(tmp_pa
         assert len(set(training(scheduler)) & {"a", "b", *named(9)}) == 2
 
 
-def test_a_device_begins_another_window_if_nobody_waits(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
-        scheduler.check_in("a")
-        scheduler.check_in("b")
-        clock.now += 20.0
-        assert isinstance(scheduler.check_in("a"), RunningTurn)
-        assert training(scheduler) == ["a", "b"]
-        scheduler.report(1, 3.0)
-        assert wait_of(scheduler.check_in("c")).seconds == 20.0
-
-
-def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_is_free(
-    tmp_path: Path, clock: Clock
-) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, window_seconds=20.0) as scheduler:
-        scheduler.check_in("a")
-        clock.now += 20.0
-        scheduler.check_in("b")
-        (first,) = training(scheduler)
-        left = "b" if first == "a" else "a"
-        clock.now += 20.0
-        assert "the only slot is in use" in wait_of(scheduler.check_in(left)).why
-        scheduler.report(1, 3.0)
-        assert isinstance(scheduler.check_in(left), RunningTurn)
-
-
 def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
     with open_fleet(path, window_seconds=20.0, min_turn_interval=100.0) as scheduler:
@@ -114,23 +88,6 @@ def test_no_turn_is_given_while_too_few_clients_are_there(tmp_path: Path, clock:
         assert isinstance(scheduler.check_in("c"), Wait | RunningTurn)
         assert scheduler.round == 2
         assert clock.now == 0
-
-
-def test_devices_that_wait_as_they_were_asked_count_and_those_that_stay_away_do_not(
-    tmp_path: Path, clock: Clock
-) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_present=3, status_ttl=10.0) as scheduler:
-        for client in ("a", "b"):
-            scheduler.check_in(client)
-        clock.now += 10.0
-        away = wait_of(scheduler.check_in("b")).seconds  # its visit is over: it comes back later
-        assert away == 10.0
-        clock.now += away
-        assert "2 clients are available" in wait_of(scheduler.check_in("c")).why  # "b" is not late yet, "a" is
-        clock.now += 0.5
-        assert "2 clients are available" in wait_of(scheduler.check_in("a")).why
-        scheduler.check_in("b")
-        assert scheduler.round == 2
 
 
 # Rest
