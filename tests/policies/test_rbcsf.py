@@ -104,12 +104,6 @@ def test_a_rate_that_no_policy_could_keep_is_refused_on_construction() -> None:
     assert RBCSF(100, allow_infeasible=True).cohort_size == 8
 
 
-def test_a_share_of_the_rounds_for_which_clients_are_available_is_easier_to_keep() -> None:
-    with pytest.raises(InfeasiblePromise):
-        RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39)
-    RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39, accrual="available")
-
-
 def test_after_a_late_arrival_the_model_equals_one_that_learned_the_true_time() -> None:
     corrected, reference = RBCSF(4, cohort_size=2), RBCSF(4, cohort_size=2)
     contexts = np.array([[1.0, 0.0, 2.0], [1.0, 1.0, 3.0]])

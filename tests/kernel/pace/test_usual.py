@@ -30,10 +30,6 @@ def test_the_usual_context_is_the_mean_of_the_own_contexts_and_one_of_the_fleet(
     assert (weighted / weights).tolist() == pytest.approx([5 / 3 + 10 * 2, 2 * 2.5 + 20 * 2.0, 0.0])
 
 
-def test_before_the_first_turn_the_mean_context_is_zero() -> None:
-    assert UsualContexts(3, 2).fleet_mean().tolist() == [0.0, 0.0]
-
-
 def test_before_the_first_turn_the_mean_time_is_that_of_the_available_clients() -> None:
     usual, times = UsualTimes(3), np.array([1.0, 5.0, 9.0])
     assert usual.fleet_mean(times, np.array([True, True, False])) == 3.0
