@@ -293,23 +293,6 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: f
     assert list(known(report.outcomes)) == ["arrived", "late"]
 
 
-def test_a_round_can_lose_its_whole_cohort(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet(backoff_after=2)
-    for _ in range(2):
-        scheduler.choose(fleets.offered("a", "b"))
-        scheduler.report_failure("a", "its battery died")
-        assert not scheduler.ready
-        report = scheduler.close_round().report
-        assert report.exchange_times.tolist() == [10.0, 10.0]
-        assert list(known(report.outcomes)) == ["failed", "late"]
-    assert scheduler.status().backing_off == {"a": 3, "b": 3}
-    assert scheduler.choose(fleets.offered("a", "b")) == []
-    assert scheduler.ready
-    assert scheduler.close_round().report.duration == 0.0
-    assert scheduler.choose(fleets.offered("a", "b")) == ["a", "b"]
-    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
-
-
 # NaN, infinity, negative, zero, absurd context or time
 
 

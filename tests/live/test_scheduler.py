@@ -473,18 +473,6 @@ def test_a_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet:
 # Clients that leave
 
 
-def test_a_retired_client_is_never_selected_and_stays_in_the_fleet(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/4"})
-    scheduler.register(["a", "b", "c"])
-    scheduler.retire("b")
-    for _ in range(20):
-        assert play_round(scheduler, offered("a", "b", "c")) != ["b"]
-    assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
-    assert "3, 1 of them retired" in str(scheduler.status())
-    with pytest.raises(ReportError, match="there is no client 'nobody'"):
-        scheduler.retire("nobody")
-
-
 SECRET = "the client of Mrs. Smith"
 
 
