@@ -60,6 +60,17 @@ def test_clients_running_are_known_in_the_order_of_their_turns_and_restored() ->
         again.restore({"started": np.full(4, -1), "unearned": np.zeros(4, dtype=np.int64)})
 
 
+@pytest.mark.parametrize("rates", ["2/7", [0.3, 0.1, 0.1]])
+def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates: str | list[float]) -> None:
+    running_turns, debts = RunningTurns(3), FairnessQueues(3, rates)
+    running_turns.start(turn(4, 0, [True] * 3))
+    assert [running_turns.capped(decision, debts).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
+    assert running_turns.capped(10**9, None).tolist() == []
+    running_turns.start(turn(8, 1, [True] * 3, [0]))
+    running_turns.start(turn(9, 2, [True] * 3, [0]))
+    assert running_turns.unearned.tolist() == [2, 0, 0]
+
+
 @given(
     accrual=st.sampled_from(["available", "always"]),
     rates=st.one_of(
