@@ -350,6 +350,9 @@ def test_contexts_computed_from_valid_statuses_must_be_in_range_too(open_fleet: 
 
 def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
+    with pytest.raises(OfferError, match="the fleet has no clients: choose with the status of at least one, or regi"):
+        scheduler.choose({})
+    assert (scheduler.round, scheduler.status().clients) == (0, 0)
     assert fleets.play_round(scheduler, fleets.offered("a", "b", "c")) == ["a", "b", "c"]
     assert scheduler.choose({}) == []
     assert scheduler.choose(fleets.offered("a")) == []  # the open round is empty
@@ -365,15 +368,6 @@ def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.Ope
     ]  # no client was available, so none accrued turns
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
     assert fleets.play_round(scheduler, fleets.offered("b")) == ["b"]
-
-
-def test_a_fleet_without_clients_cannot_choose(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet()
-    with pytest.raises(
-        OfferError, match="the fleet has no clients: choose with the status of at least one, or register"
-    ):
-        scheduler.choose({})
-    assert (scheduler.round, scheduler.status().clients) == (0, 0)
 
 
 # clients join and leave; a client returns after many rounds

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from live import restless_server
 from live.fleets import (
     OpenFleet,
     client_rows,
@@ -29,7 +26,6 @@ from turnout.kernel.randomness import round_rng
 from turnout.live import ClientStatus, FleetReader, Scheduler, certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
-from turnout.live.turns.clients import ClientCounters
 from turnout.policies.fair_pace import FairPace
 
 TWELVE = [f"h{row:02}" for row in range(12)]
@@ -160,32 +156,6 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
 
 
 # Since when a promise is broken
-
-
-@pytest.mark.parametrize("options", [restless_server.SETTINGS, restless_server.RBCSF_SETTINGS], ids=["fair", "rbcsf"])
-def test_broken_since_equals_a_recount_of_the_events(folder: Path, options: dict[str, Any]) -> None:
-    """Clients join, leave, fail and are late; a tolerance of a fifth of a turn is often exceeded and regained."""
-    path = folder / "fleet.turnout"
-    strict = {**options, "settings": {**options["settings"], "tolerance": 1 / 5, "guaranteed_rate": "1/9"}}
-    seen = set()
-    for rounds in range(2, 26, 4):  # the file is closed and opened again, with and without a new snapshot
-        restless_server.play(str(path), rounds, options=strict)
-        content = certify(path, folder / "c.json", folder / "c.jsonl")  # the verifier counts independently
-        seen |= {client["broken_since"] for client in content["clients"].values()}
-    assert len(seen) > 5
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), max_size=30))
-@settings(max_examples=60, deadline=None)
-def test_judging_round_by_round_equals_a_plain_recount(rounds: list[list[bool]]) -> None:
-    counters = ClientCounters()
-    counters.add(5)
-    for round_, broken in enumerate(rounds, start=1):
-        counters.judge(np.array(broken), round_)
-    for client in range(5):
-        kept = [round_ for round_, broken in enumerate(rounds, start=1) if not broken[client]]
-        expected = 1 + max(kept, default=0)
-        assert counters.broken_since[client] == (expected if expected <= len(rounds) else 0)
 
 
 # Clients that have retired
