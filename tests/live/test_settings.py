@@ -113,6 +113,29 @@ def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> No
         ({"settings": {"cohort": 3}}, r"fair-pace has no setting 'cohort' \(did you mean 'cohort_size'\?\)"),
         ({"policy": "rbcfs"}, r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\)"),
         ({"policy": "fedcs"}, "fedcs requires the true expected times"),
+        ({"signals": ["utility"]}, "signals must be a mapping such as"),
+        ({"signals": {"": (0, 1)}}, "signals must have non-empty names other than 'loss', got ''"),
+        ({"signals": {"loss": (0, 1)}}, "signals must have non-empty names other than 'loss', got 'loss'"),
+        ({"signals": {"utility": 1}}, "utility in signals must be a smallest and a largest value, got 1"),
+        ({"signals": {"utility": (2, 1)}}, "high of utility must be at least 2"),
+        ({"signals": {"utility": (0, math.inf)}}, "high of utility must be finite"),
+        (
+            {"settings": {"value": "utilty"}, "signals": {"utility": (0, 1)}},
+            r"fair-pace learns from the signal 'utilty' \(did you mean 'utility'\?\), which the fleet does not declare",
+        ),
+        (
+            {"policy": "warm-up", "settings": {"policy": "fair-pace", "settings": {"value": "drift"}}},
+            "learns from the signal 'drift'",
+        ),
+        ({"keep_rounds": 9}, "keep_rounds must be at least 10, got 9: late clients may still report"),
+        ({"concurrency": 3, "settings": {}}, "needs the guaranteed_rate in its settings"),
+        ({"concurrency": 3, "policy": "tifl"}, "tifl cannot give turns one at a time"),
+        ({"concurrency": 3, "settings": {"guaranteed_rate": "1/20"}, "overcommit": 1.5}, "overcommit needs rounds"),
+        (
+            {"concurrency": 3, "settings": {"guaranteed_rate": "1/20", "cohort_size": 4}},
+            "cohort_size must be 1, or left out, in a fleet with a concurr",
+        ),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
     ],
 )
 def test_settings_that_are_refused_create_no_file(folder: Path, options: dict[str, Any], complaint: str) -> None:

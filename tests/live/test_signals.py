@@ -251,33 +251,6 @@ def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: fleet
     assert "ended with the signals {'utility': 1.0}, but is recorded with {'utility': 2.0}" in problem
 
 
-@pytest.mark.parametrize(
-    ("signals", "complaint"),
-    [
-        (["utility"], "signals must be a mapping such as"),
-        ({"": (0, 1)}, "signals must have non-empty names other than 'loss', got ''"),
-        ({"loss": (0, 1)}, "signals must have non-empty names other than 'loss', got 'loss'"),
-        ({"utility": 1}, "utility in signals must be a smallest and a largest value, got 1"),
-        ({"utility": (2, 1)}, "high of utility must be at least 2"),
-        ({"utility": (0, math.inf)}, "high of utility must be finite"),
-    ],
-)
-def test_invalid_declarations_are_refused(open_fleet: fleets.OpenFleet, signals: Any, complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        open_fleet(signals=signals)
-
-
-def test_a_policy_learns_only_from_declared_signals(open_fleet: fleets.OpenFleet) -> None:
-    complaint = (
-        r"fair-pace learns from the signal 'utilty' \(did you mean 'utility'\?\), which the fleet does not declare"
-    )
-    with pytest.raises(SettingError, match=complaint):
-        open_fleet(settings={"value": "utilty"}, signals=DECLARED)
-    inside = {"policy": "fair-pace", "settings": {"value": "drift"}}
-    with pytest.raises(SettingError, match="learns from the signal 'drift'"):
-        open_fleet(policy="warm-up", settings=inside)
-
-
 def test_signals_can_be_amended_as_long_as_the_policy_knows_its_own(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**LEARNING)
     fleets.play_round(scheduler, fleets.offered("a", "b"), 1.0)

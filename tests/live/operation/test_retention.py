@@ -438,11 +438,6 @@ def test_rounds_are_kept_for_days(open_fleet: fleets.OpenFleet, monkeypatch: pyt
     assert fleets.problems(scheduler.path) == []
 
 
-def test_rounds_are_kept_as_long_as_late_clients_may_report(open_fleet: fleets.OpenFleet) -> None:
-    with pytest.raises(SettingError, match="keep_rounds must be at least 10, got 9: late clients may still report"):
-        open_fleet(keep_rounds=9)
-
-
 def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: fleets.OpenFleet, folder: Path) -> None:
     open_fleet(keep_rounds="30 days").close()
     with Scheduler.open(folder / "fleet.turnout", keep_rounds="30 DAYS") as scheduler:

@@ -76,21 +76,6 @@ def test_other_processes_report_with_the_id_of_the_client_or_the_round(folder: P
         assert [turn.id for turn in scheduler.fill(fleets.offered(*fleets.named(5)))] == [4, 5]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"settings": {}}, "needs the guaranteed_rate in its settings"),
-        ({"policy": "tifl", "settings": {}}, "tifl cannot give turns one at a time"),
-        ({"overcommit": 1.5}, "overcommit needs rounds"),
-        ({"settings": {**SETTINGS, "cohort_size": 4}}, "cohort_size must be 1, or left out, in a fleet with a concurr"),
-        ({"concurrency": 0}, "concurrency must be at least 1"),
-    ],
-)
-def test_impossible_settings_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        open_three(folder / "fleet.turnout", **options)
-
-
 def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) -> None:
     with open_three(folder / "fleet.turnout") as scheduler:
         with pytest.raises(SettingError, match="choose needs a fleet with rounds: use fill"):
