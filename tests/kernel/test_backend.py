@@ -60,12 +60,6 @@ def test_an_unknown_kernel_is_refused(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("without_compiled")
-def test_numpy_is_used_if_no_compiled_kernel_exists(start: Start) -> None:
-    start(None)
-    assert (kernel_name(), select_cohort()) == ("numpy", [1, 2])
-
-
-@pytest.mark.usefixtures("without_compiled")
 def test_requesting_a_missing_compiled_kernel_raises_an_error_with_advice(start: Start) -> None:
     start("compiled")
     with pytest.raises(

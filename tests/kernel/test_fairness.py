@@ -152,14 +152,6 @@ def test_saved_queues_have_one_entry_for_each_client(key: str) -> None:
     assert exact_debts(queues) == before
 
 
-def test_a_saved_state_is_not_modified_by_later_rounds() -> None:
-    queues = FairnessQueues(2, 0.5)
-    queues.retire([])
-    saved = queues.state()
-    queues.advance([0])
-    assert (saved["rounds"].tolist(), saved["balance"].tolist()) == ([0, 0], [0, 0])
-
-
 @pytest.mark.parametrize(
     ("rate", "fraction"),
     [

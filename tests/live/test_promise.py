@@ -23,7 +23,7 @@ from turnout.kernel.certificate import Certificate
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
-from turnout.live import ClientStatus, FleetReader, Scheduler, certify
+from turnout.live import ClientStatus, Scheduler, certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
 from turnout.policies.fair_pace import FairPace
@@ -260,41 +260,6 @@ def test_the_defaults_of_a_live_fleet(open_fleet: OpenFleet) -> None:
     capped = open_fleet("capped", settings={"max_owed": 3}, deadline=60.0)
     capped.register(["a"])
     assert policy_of(capped).debts.max_owed == 3
-
-
-# Explanations
-
-
-def explained(scheduler: Scheduler | FleetReader, client: str, round_: int | None = None) -> str:
-    explanation = scheduler.explain(client, round_)
-    assert explanation.exact
-    assert explanation.unit == "seconds"
-    return explanation.sentence
-
-
-#: That of "middle" in the tenth round; tests/policies/explain has the other kinds of sentences.
-SENTENCE = (
-    "middle was chosen with a margin of 4.17 s: it usually takes 29.58 s, and its share of such a round is "
-    "29.58/1.6 = 18.49 s; it is 5.5 turns ahead and may be 0.75 behind, so a turn is worth 18.49 · 0.75/6.25 = "
-    "2.22 s; the best cohort without it would last 28.96 s longer and pay prices of 24.79 s more."
-)
-
-
-def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(
-        settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1, "head_start": 0}, deadline=600.0
-    )
-    seconds = {"fast": 10.0, "middle": 30.0, "slow": 90.0}
-    for _ in range(9):
-        play_round(scheduler, list(seconds), seconds)
-    assert [turn.id for turn in scheduler.history(round=8)] == ["fast", "middle"]
-    assert scheduler.choose(list(seconds)) == ["fast", "middle"]
-    before = {(client, number): explained(scheduler, client, number) for client in seconds for number in (8, 9, 10)}
-    assert explained(scheduler, "middle") == before["middle", 10] == SENTENCE  # the open round
-    scheduler.report_many({"fast": 10.0, "middle": 30.0})
-    scheduler.close_round()
-    with FleetReader(scheduler.path) as reader:
-        assert {key: explained(reader, *key) for key in before} == before
 
 
 # Faults

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from policies.examples import make_report
-from turnout.errors import StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.usual import UsualContexts, UsualTimes, credible_times
 from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundReport
@@ -65,28 +64,6 @@ def test_forget_removes_a_client_from_the_fleets_mean() -> None:
     usual.forget(np.array([0]))
     assert usual.fleet_mean().tolist() == [0.0]
     assert not usual.state()["fleet"].any()
-
-
-def test_the_order_of_the_rows_of_a_report_does_not_affect_rounding() -> None:
-    rng = np.random.default_rng(0)
-    contexts, order = rng.random((6, 2)) * 1e3, rng.permutation(6)
-    sorted_, shuffled = UsualContexts(6, 2), UsualContexts(6, 2)
-    sorted_.learn_from(make_report(1, np.arange(6), contexts, np.ones(6)))
-    shuffled.learn_from(make_report(1, order, contexts[order], np.ones(6)))
-    for key, value in sorted_.state().items():
-        assert value.tobytes() == shuffled.state()[key].tobytes()
-
-
-def test_a_state_of_another_shape_is_refused() -> None:
-    usual = UsualContexts(3, 2)
-    usual.add(2)
-    assert usual.sums.shape == (3, 5)
-    state = usual.state()
-    usual.restore(state)
-    with pytest.raises(StateError, match="sums"):
-        UsualContexts(3, 2).restore(state)
-    with pytest.raises(StateError, match="fleet"):
-        usual.restore({"sums": state["sums"]})
 
 
 # Credible times

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 
 from live import fleets
 from live.forging import alter
-from narrowing import known
 from turnout.errors import ReportError, StoreError
-from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live.turns.records import offer_digest, pack_offer
+from turnout.live import ClientStatus, Scheduler
 from turnout.policies.explain.explanation import Explanation
 
 FAIR: dict[str, Any] = {"cohort_size": 3, "guaranteed_rate": 0.2}
@@ -187,20 +184,6 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     assert not explanation.exact
     assert "a client of the offer was forgotten since" in explanation.sentence
     assert scheduler.explain("forgotten-1", 12).outcome == "retired"
-
-
-def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet: fleets.OpenFleet) -> None:
-    scheduler, world = open_fleet(settings=FAIR), fleets.World(8)
-    play(scheduler, world, 1, 5)
-    scheduler.choose(world.statuses(6))
-    with FleetReader(scheduler.path) as reader:
-        offer = known(reader.offer(6))
-    data, availability = pack_offer(replace(offer, contexts=known(offer.contexts) * 1.5))
-    values = (data, offer_digest(6, availability, data))
-    alter(scheduler.path, lambda db: db.execute("UPDATE offers SET data = ?, digest = ? WHERE round = 6", values))
-    explanation = scheduler.explain("c0")
-    assert not explanation.exact
-    assert "computing it again gives another selection" in explanation.sentence
 
 
 def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: fleets.OpenFleet) -> None:
