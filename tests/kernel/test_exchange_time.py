@@ -153,16 +153,6 @@ def test_corrections_of_several_late_arrivals_of_one_client_add_up() -> None:
     assert batched.predict([[1.0]])[0] == pytest.approx((9.0 + 2 * 6.0) / 6)
 
 
-def test_new_clients_have_no_history_and_old_clients_keep_theirs() -> None:
-    model = ExchangeTimeModel(2, ridge=2.0)
-    model.learn([0], [[1.0, 1.0, 1.0]], [3.0])
-    before = model.bank.copy()
-    model.add(3)
-    assert model.clients == 5
-    np.testing.assert_array_equal(model.bank[:, :2], before)
-    np.testing.assert_array_equal(model.bank[:, 2:], ExchangeTimeModel(3, ridge=2.0).bank)
-
-
 @pytest.mark.parametrize(
     ("method", "arguments", "message"),
     [

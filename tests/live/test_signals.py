@@ -54,31 +54,39 @@ def test_values_out_of_range_and_nan_count_as_unknown(open_fleet: fleets.OpenFle
 
 
 @pytest.mark.parametrize(
-    ("signals", "complaint"),
+    ("kind", "value", "complaint"),
     [
+        ("loss", math.nan, "loss of 'a' must be finite, not nan"),
+        ("loss", math.inf, "loss of 'a' must be finite, not inf"),
+        ("loss", "low", "loss of 'a' must be a number, not 'low'"),
+        ("loss", True, "loss of 'a' must be a number, not True"),
         (
+            "signals",
             {"utilty": 1.0},
             r"'a' reports the signal 'utilty' \(did you mean 'utility'\?\), but the fleet declares drift, utility",
         ),
-        ({"loss": 1.0}, "'a' reports the signal 'loss', but"),
-        ({"utility": "high"}, "utility of 'a' must be a number, not 'high'; nothing was recorded"),
-        ({"utility": True}, "utility of 'a' must be a number, not True"),
-        ({"utility": None}, "utility of 'a' must be a number, not None"),
-        ([1.0], r"signals of 'a' must be a mapping, not \[1.0\]"),
+        ("signals", {"loss": 1.0}, "'a' reports the signal 'loss', but"),
+        ("signals", {"utility": "high"}, "utility of 'a' must be a number, not 'high'; nothing was recorded"),
+        ("signals", {"utility": True}, "utility of 'a' must be a number, not True"),
+        ("signals", {"utility": None}, "utility of 'a' must be a number, not None"),
+        ("signals", [1.0], r"signals of 'a' must be a mapping, not \[1.0\]"),
     ],
 )
 def test_unknown_names_and_other_values_than_numbers_are_refused(
-    open_fleet: fleets.OpenFleet, signals: Any, complaint: str
+    open_fleet: fleets.OpenFleet, kind: str, value: Any, complaint: str
 ) -> None:
+    many, valid = ("losses", 0.5) if kind == "loss" else ("signals", {"utility": 1.0})
     scheduler = open_fleet(signals=DECLARED)
     scheduler.choose(fleets.offered("a", "b"))
     before = fleets.turns_in(scheduler.path)
     with pytest.raises(ReportError, match=complaint):
-        scheduler.report("a", 2.0, signals=signals)
-    with pytest.raises(ReportError, match=complaint), Reporter(scheduler.path) as reporter:
-        reporter.report_many({"b": 2.0, "a": 2.0}, signals={"a": signals})
-    with pytest.raises(ReportError, match="signals has 'b', but seconds does not: pass both"):
-        scheduler.report_many({"a": 2.0}, signals={"b": {"utility": 1.0}})
+        scheduler.report("a", 2.0, **{kind: value})
+    with Reporter(scheduler.path) as reporter:
+        for reporting in (scheduler, reporter):
+            with pytest.raises(ReportError, match=complaint):
+                reporting.report_many({"b": 2.0, "a": 2.0}, **{many: {"a": value}})
+            with pytest.raises(ReportError, match=f"{many} has 'b', but seconds does not: pass both"):
+                reporting.report_many({"a": 2.0}, **{many: {"a": valid, "b": valid}})
     assert fleets.turns_in(scheduler.path) == before
 
 
@@ -285,28 +293,6 @@ def test_the_loss_of_a_surplus_client_is_learned(open_fleet: fleets.OpenFleet) -
     assert report.outcomes is not None
     assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
     assert known(report.losses)[2] == 7.0
-
-
-@pytest.mark.parametrize(
-    ("loss", "complaint"),
-    [
-        (math.nan, "loss of 'a' must be finite, not nan"),
-        (math.inf, "loss of 'a' must be finite, not inf"),
-        ("low", "loss of 'a' must be a number, not 'low'"),
-        (True, "loss of 'a' must be a number, not True"),
-    ],
-)
-def test_invalid_losses_are_refused(open_fleet: fleets.OpenFleet, loss: Any, complaint: str) -> None:
-    scheduler = open_fleet()
-    scheduler.choose(fleets.offered("a", "b"))
-    before = fleets.turns_in(scheduler.path)
-    with pytest.raises(ReportError, match=complaint):
-        scheduler.report("a", 2.0, loss=loss)
-    with pytest.raises(ReportError, match=complaint):
-        scheduler.report_many({"b": 2.0, "a": 2.0}, losses={"a": loss})
-    with pytest.raises(ReportError, match="losses has 'b', but seconds does not: pass both"):
-        scheduler.report_many({"a": 2.0}, losses={"a": 0.5, "b": 0.5})
-    assert fleets.turns_in(scheduler.path) == before
 
 
 @pytest.mark.files

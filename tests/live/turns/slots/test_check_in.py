@@ -15,7 +15,7 @@ from benchmarks.check_ins import Clock, check_ins, simulated_clock
 from live.fleets import client_rows, named, packed, packed_from_disk, problems
 from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
-from turnout.errors import OfferError, SettingError
+from turnout.errors import OfferError
 from turnout.live import FleetStatus, certify
 from turnout.live._internals import listen, news_since
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
@@ -223,13 +223,6 @@ def test_check_ins_that_are_refused_change_nothing(tmp_path: Path) -> None:
         assert packed(scheduler) == before
         assert scheduler.clients == []
         assert turn_of(scheduler.check_in("a")).id == 1
-    with (
-        Scheduler.open(tmp_path / "rounds.turnout") as rounds,
-        pytest.raises(SettingError, match="check_in needs a fleet with a concurrency"),
-    ):
-        rounds.check_in("a")
-    with pytest.raises(SettingError, match=r"was created with status_ttl=10\.0, got 20\.0"):
-        open_devices(tmp_path / "fleet.turnout", settings={"guaranteed_rate": "1/2"}, status_ttl=20.0)
 
 
 def test_check_ins_do_not_survive_a_restart_or_forgetting(tmp_path: Path) -> None:
