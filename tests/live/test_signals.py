@@ -295,7 +295,6 @@ def test_the_loss_of_a_surplus_client_is_learned(open_fleet: fleets.OpenFleet) -
     assert known(report.losses)[2] == 7.0
 
 
-@pytest.mark.files
 def test_losses_are_exported_except_those_of_a_forgotten_client(open_fleet: fleets.OpenFleet) -> None:
     """Uses a policy that does not learn from losses; what other policies learn is tested elsewhere."""
     scheduler = open_fleet()
