@@ -76,6 +76,7 @@ def test_unknown_names_and_other_values_than_numbers_are_refused(
     open_fleet: fleets.OpenFleet, kind: str, value: Any, complaint: str
 ) -> None:
     many, valid = ("losses", 0.5) if kind == "loss" else ("signals", {"utility": 1.0})
+    invalid, incomplete = dict[str, Any]({many: {"a": value}}), dict[str, Any]({many: {"a": valid, "b": valid}})
     scheduler = open_fleet(signals=DECLARED)
     scheduler.choose(fleets.offered("a", "b"))
     before = fleets.turns_in(scheduler.path)
@@ -84,9 +85,9 @@ def test_unknown_names_and_other_values_than_numbers_are_refused(
     with Reporter(scheduler.path) as reporter:
         for reporting in (scheduler, reporter):
             with pytest.raises(ReportError, match=complaint):
-                reporting.report_many({"b": 2.0, "a": 2.0}, **{many: {"a": value}})
+                reporting.report_many({"b": 2.0, "a": 2.0}, **invalid)
             with pytest.raises(ReportError, match=f"{many} has 'b', but seconds does not: pass both"):
-                reporting.report_many({"a": 2.0}, **{many: {"a": valid, "b": valid}})
+                reporting.report_many({"a": 2.0}, **incomplete)
     assert fleets.turns_in(scheduler.path) == before
 
 
@@ -152,7 +153,7 @@ def test_what_a_late_client_reports_is_recorded_but_not_learned(
     scheduler.close_round(after=10.0)
     assert scheduler.report("b", 20.0, **reported(5.0))
     assert not scheduler.report("b", 20.0, **reported(5.0))
-    for other in (reported(4.0), {}):
+    for other in (reported(4.0), dict[str, Any]()):
         with pytest.raises(ReportError, match=r"\(late, after 20 s, (loss|utility) 5\): the first report is kept"):
             scheduler.report("b", 20.0, **other)
     fleets.play_round(scheduler, fleets.offered("a"), 1.0)
