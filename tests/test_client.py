@@ -66,17 +66,20 @@ def opened() -> Iterator[list[HTTPConnection]]:
 
 
 def test_rounds_over_http(tmp_path: Path) -> None:
-    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+    settings = {**ROUNDS, "signals": {"utility": (0, 10)}}
+    with served(tmp_path, {"fleet": settings}) as service, client_of(service) as client:
         assert client.register(["a", "b", "c", "d/?é"]) == 4
         opened = client.choose({"a": ClientStatus(1.0, 2.0), "b": {"free_cpu": 1.0, "bandwidth": 2.0}, "d/?é": None})
         assert isinstance(opened, OpenedRound)
         assert (opened.round, len(opened.cohort), opened.deadline, opened.target_size) == (1, 2, 10.0, 2)
         first, second = opened.cohort
-        assert client.report(first, 1.5, loss=0.5)
-        assert not client.report(first, 1.5, loss=0.5)
-        assert client.report_many({second: 2.0, "nobody": 1.0}, losses={second: 0.25})[0] == 1
+        assert client.report(first, 1.5, loss=0.5, signals={"utility": 2.0})
+        assert not client.report(first, 1.5, loss=0.5, signals={"utility": 2.0})
+        signals = {second: {"utility": 3.0}, "nobody": {"utility": 4.0}}
+        assert client.report_many({second: 2.0, "nobody": 1.0}, losses={second: 0.25}, signals=signals)[0] == 1
         assert client.round_state()["ready"]
-        assert [turn["loss"] for turn in client.close_round()["turns"]] == [0.5, 0.25]
+        turns = client.close_round()["turns"]
+        assert [(turn["loss"], turn["signals"]["utility"]) for turn in turns] == [(0.5, 2.0), (0.25, 3.0)]
         opened = client.choose({"a", "d/?é"})
         assert client.report_failure("d/?é", "no power")
         assert client.close_round(3.0)["round"] == 2
@@ -446,16 +449,6 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
         assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
         with pytest.raises(RefusedError, match="there is no event 9: begin after the newest, 3"):
             next(client.events(9))
-
-
-def test_signals_are_reported_like_losses(tmp_path: Path) -> None:
-    settings = {**ROUNDS, "signals": {"utility": (0, 10)}}
-    with served(tmp_path, {"fleet": settings}) as service, client_of(service) as client:
-        first, second = client.choose(["a", "b"]).cohort
-        assert client.report(first, 1.5, signals={"utility": 2.0})
-        signals = {second: {"utility": 3.0}, "nobody": {"utility": 4.0}}
-        assert client.report_many({second: 2.0, "nobody": 1.0}, signals=signals)[0] == 1
-        assert [turn["signals"] for turn in client.close_round()["turns"]] == [{"utility": 2.0}, {"utility": 3.0}]
 
 
 def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -16,32 +14,6 @@ from turnout.errors import KernelError
 from turnout.kernel import backend
 from turnout.kernel.backend import THREADED_CLIENTS, compiled_kernel, kernel_name, kernel_threads, using_kernel
 from turnout.kernel.cohort import fastest_fair_cohort
-
-
-def run_python(code: str, kernel: str | None) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "TURNOUT_KERNEL"}
-    if kernel is not None:
-        environment["TURNOUT_KERNEL"] = kernel
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-
-
-SELECT_COHORT = """
-from turnout.kernel.backend import kernel_name
-from turnout.kernel.cohort import fastest_fair_cohort
-print(kernel_name(), fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tolist())
-"""
-
-
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        ("numpy", "numpy"),
-        *(pytest.param(kernel, "compiled", marks=pytest.mark.thorough) for kernel in (None, "compiled")),
-    ],
-)
-def test_the_environment_variable_selects_the_kernel(kernel: str | None, name: str) -> None:
-    assert run_python(SELECT_COHORT, kernel).stdout.strip() == f"{name} [1, 2]"
-
 
 Start = Callable[[str | None], None]
 
@@ -85,12 +57,6 @@ def test_an_unknown_kernel_is_refused(start: Start) -> None:
     start("fortran")
     with pytest.raises(KernelError, match="TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"):
         select_cohort()
-
-
-@pytest.mark.usefixtures("without_compiled")
-def test_numpy_is_used_if_no_compiled_kernel_exists(start: Start) -> None:
-    start(None)
-    assert (kernel_name(), select_cohort()) == ("numpy", [1, 2])
 
 
 @pytest.mark.usefixtures("without_compiled")

@@ -17,7 +17,6 @@ from turnout.kernel.certificate import (
     as_tolerance,
     exact_tolerance,
 )
-from turnout.kernel.fairness import FairnessQueues
 
 
 def certificate_of(turns: list[int], promised: list[int], units_per_turn: int = 20, **fields: Any) -> Certificate:
@@ -64,47 +63,11 @@ def test_statuses_equal_those_in_exact_arithmetic(
     assert summary.sentence().startswith(f"{summary.status}: ")
 
 
-@given(st.integers(1, 6), st.data())
-@settings(max_examples=30, deadline=None)
-def test_the_books_of_any_policy_balance_whether_the_promise_is_kept_or_not(count: int, data: st.DataObject) -> None:
-    queues = FairnessQueues(count, "3/10", accrual="available", max_owed=data.draw(st.sampled_from([None, 1, 2.5])))
-    turns = np.zeros(count, dtype=np.int64)
-    rounds = np.zeros(count, dtype=np.int64)
-    for _ in range(data.draw(st.integers(0, 25))):
-        available = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-        chosen = np.flatnonzero(
-            available & np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-        )
-        queues.advance(chosen, available)
-        turns[chosen] += 1
-        rounds += available
-    certificate = queues.certificate(turns, tolerance=0.5)
-    assert certificate.books_balance
-    assert certificate.balanced.all()
-    behind = [Fraction(3, 10) * int(r) - int(t) for r, t in zip(rounds, turns, strict=True)]
-    assert certificate.holds == (max(behind) <= Fraction(1, 2))
-
-
 def test_a_client_that_is_exactly_as_far_behind_as_the_tolerance_is_within_it() -> None:
     """0.3 and 0.7 are no binary numbers, and 0.3 · 20 units would be less than 6."""
     for tolerance, units in ((0.3, 6), (0.7, 14), (0.1, 2), (2.0, 40), (Fraction(1, 3), 6)):
         assert certificate_of([0], [units], tolerance=tolerance).holds
         assert not certificate_of([0], [units + 1], tolerance=tolerance).holds
-
-
-def test_a_tolerance_below_one_turn_is_broken_before_a_client_is_a_turn_behind() -> None:
-    certificate = certificate_of([0, 0, 1, 5], [10, 9, 30, 20], tolerance=0.45)
-    assert certificate.statuses.tolist() == ["broken", "kept", "broken", "kept"]
-    assert (certificate.behind.tolist(), certificate.worst) == ([0.5, 0.45, 0.5, -4.0], 0)
-
-
-def test_a_surplus_is_negative_and_its_queue_can_be_positive() -> None:
-    queues = FairnessQueues(1, "1/4", accrual="always")
-    for chosen in ([0], [0], [], [], []):
-        queues.advance(chosen)
-    certificate = queues.certificate([2])
-    assert (certificate.behind.tolist(), certificate.owed.tolist()) == ([-0.75], [0.75])
-    assert certificate.status == "kept"
 
 
 def test_a_certificate_can_be_judged_by_another_tolerance() -> None:
@@ -147,12 +110,6 @@ def test_a_certificate_can_be_judged_by_another_tolerance() -> None:
 )
 def test_the_summary_is_one_sentence_that_begins_with_the_status(certificate: Certificate, sentence: str) -> None:
     assert certificate.summary().sentence("c{}".format) == sentence
-
-
-def test_the_worst_of_equals_is_the_lowest_row() -> None:
-    assert certificate_of([0, 0, 1], [30, 45, 65]).worst == 1
-    assert certificate_of([1, 1], [10, 10]).worst == 0
-    assert certificate_of([], []).worst is None
 
 
 def test_a_summary_is_a_value() -> None:

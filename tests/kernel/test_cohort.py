@@ -187,52 +187,6 @@ def test_the_fused_kernel_agrees_with_numpy_and_a_full_sort_bit_for_bit(features
             )
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_common_credit_counts_as_owed(kernel: str) -> None:
-    rng = np.random.default_rng(3)
-    times, available = rng.random(4000) * 9, np.ones(4000, dtype=bool)
-    debts = rng.integers(0, 90, 4000)
-    with using_kernel(kernel):
-        plain = cohort_of_times(times, OwedTurns(debts, 0, 20), 30, 3.0, available)
-        lazy = cohort_of_times(times, OwedTurns(debts - 1000, 1000, 20), 30, 3.0, available)
-    assert plain.rows.tolist() == lazy.rows.tolist()
-    assert plain.objective == lazy.objective
-    assert plain.objective == 3.0 * times[plain.rows].max() - debts[plain.rows].sum() / 20
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_threshold_is_the_slowest_time_of_the_cohort(kernel: str) -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(50):
-        times, debts = rng.random(30), rng.integers(0, 9, 30)
-        with using_kernel(kernel):
-            cohort = cohort_of_times(times, OwedTurns(debts, 0, 1), 5, 2.0, np.ones(30, dtype=bool))
-        assert cohort.threshold == cohort.times.max()
-        assert cohort.times.tolist() == times[cohort.rows].tolist()
-
-
-instances = st.integers(2, 12).flatmap(
-    lambda clients: st.tuples(
-        st.lists(st.floats(0, 50, width=32), min_size=clients, max_size=clients, unique=True),
-        st.lists(st.integers(0, 400), min_size=clients, max_size=clients, unique=True),
-        st.integers(1, clients),
-        st.sampled_from([0.0, 0.7, 20.0, 900.0]),
-        st.permutations(range(clients)),
-    )
-)
-
-
-@given(instances)
-@settings(max_examples=75, deadline=None)
-def test_the_order_of_clients_does_not_matter(
-    instance: tuple[list[float], list[int], int, float, list[int]],
-) -> None:
-    times, owed, size, weight, order = instance
-    chosen = fastest_fair_cohort(times, owed, size, weight)
-    shuffled = fastest_fair_cohort(np.array(times)[order], np.array(owed)[order], size, weight)
-    assert sorted(np.array(order)[shuffled].tolist()) == chosen.tolist()
-
-
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 60)), min_size=1, max_size=8), st.integers(1, 8))
 @settings(max_examples=75, deadline=None)
 def test_float_debts_give_an_optimal_cohort(clients: list[tuple[float, float]], size: int) -> None:
@@ -261,20 +215,10 @@ def test_fractions_are_solved_exactly() -> None:
         assert fastest_fair_cohort(times, owed, 3, 0.5).tolist() == expected  # type: ignore[arg-type]
 
 
-def test_speed_weight_zero_selects_the_most_owed_and_a_huge_one_the_fastest() -> None:
-    times, owed = [4.0, 1.0, 2.0, 3.0], [9, 1, 2, 8]
-    assert fastest_fair_cohort(times, owed, 2, 0.0).tolist() == [0, 3]
-    assert fastest_fair_cohort(times, owed, 2, 1e300).tolist() == [1, 2]
-
-
 def test_ties_go_to_the_smaller_threshold_then_the_faster_client_then_the_lower_row() -> None:
     assert fastest_fair_cohort([5.0, 3.0], [5, 3], 1, 1.0).tolist() == [1]
     assert fastest_fair_cohort([5.0, 3.0, 3.0], [4, 4, 4], 1, 0.0).tolist() == [1]
     assert fastest_fair_cohort([3.0, 5.0, 3.0, 5.0], [4, 9, 4, 9], 3, 0.0).tolist() == [0, 1, 3]
-
-
-def test_all_available_clients_are_selected_if_fewer_than_size() -> None:
-    assert fastest_fair_cohort([1.0, 2.0, 3.0], [0, 0, 0], 9, 1.0, [True, False, True]).tolist() == [0, 2]
 
 
 def test_the_cohort_is_empty_if_no_client_is_available() -> None:
@@ -363,6 +307,7 @@ def test_the_solution_minimises_the_documented_objective(seed: int, clients: int
         np.testing.assert_allclose(objective(solution.rows.tolist()), best, atol=1e-9)
         np.testing.assert_allclose(solution.objective, best, atol=1e-9)
         assert solution.threshold == problem.times[solution.rows].max()
+        assert solution.times.tolist() == problem.times[solution.rows].tolist()
 
 
 def test_a_cohort_of_urgent_clients_costs_its_slowest_time_times_the_weight() -> None:

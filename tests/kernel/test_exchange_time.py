@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.errors import ReportError, SettingError, StateError
+from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
-from turnout.kernel.rounds import LateArrivals, RoundReport
-from turnout.policies.rbcsf import ConstantExploration, TheoreticalExploration, exploration_from
+from turnout.policies.rbcsf import TheoreticalExploration, exploration_from
 
 
 def batch_regression(
@@ -154,42 +153,6 @@ def test_corrections_of_several_late_arrivals_of_one_client_add_up() -> None:
     assert batched.predict([[1.0]])[0] == pytest.approx((9.0 + 2 * 6.0) / 6)
 
 
-def test_a_report_is_learned_according_to_its_outcomes() -> None:
-    model, expected = ExchangeTimeModel(5, features=1), ExchangeTimeModel(5, features=1)
-    contexts = np.array([[1.0], [2.0], [3.0]])
-    model.learn_from(
-        RoundReport(1, np.array([0, 1, 2]), contexts, np.array([4.0, 9.0, 1.0]), outcomes=["arrived", "late", "failed"])
-    )
-    expected.learn([0, 1], contexts[:2], [4.0, 9.0])
-    assert model.bank.tobytes() == expected.bank.tobytes()
-
-    arrivals = LateArrivals(*map(np.array, ([1], [1], [[2.0]], [9.0], [11.0])))
-    model.learn_from(RoundReport(2, np.array([3]), [[1.0]], [2.0], late_arrivals=arrivals))  # type: ignore[arg-type]
-    expected.learn([3], [[1.0]], [2.0])
-    expected.correct([1], [[2.0]], [9.0], [11.0])
-    np.testing.assert_allclose(model.bank, expected.bank, rtol=1e-14)
-
-
-def test_new_clients_have_no_history_and_old_clients_keep_theirs() -> None:
-    model = ExchangeTimeModel(2, ridge=2.0)
-    model.learn([0], [[1.0, 1.0, 1.0]], [3.0])
-    before = model.bank.copy()
-    model.add(3)
-    assert model.clients == 5
-    np.testing.assert_array_equal(model.bank[:, :2], before)
-    np.testing.assert_array_equal(model.bank[:, 2:], ExchangeTimeModel(3, ridge=2.0).bank)
-
-
-def test_a_model_is_restored_from_its_state_and_another_shape_is_refused() -> None:
-    model = ExchangeTimeModel(4)
-    model.learn([2], [[1.0, 2.0, 3.0]], [3.0])
-    restored = ExchangeTimeModel(4)
-    restored.restore(model.state())
-    assert restored.bank.tobytes() == model.bank.tobytes()
-    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected \(5, 4\)"):
-        ExchangeTimeModel(4, features=2).restore(model.state())
-
-
 @pytest.mark.parametrize(
     ("method", "arguments", "message"),
     [
@@ -265,10 +228,6 @@ def test_the_theoretical_schedule_is_the_formula_of_the_lemma_for_any_number_of_
     theory = {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.13}
     schedule = exploration_from("theory", theory, ridge=4.0, features=features)
     assert schedule(3) == pytest.approx(2.0 * math.sqrt(features * math.log(100.0)) + 2.0 * 3.0)
-
-
-def test_a_constant_exploration_is_constant() -> None:
-    assert [ConstantExploration(0.3)(round_) for round_ in (1, 10, 100)] == [0.3, 0.3, 0.3]
 
 
 @given(rows=st.sets(st.integers(0, 7)), seed=st.integers(0, 10**6), forgetting=st.sampled_from([1.0, 0.8]))

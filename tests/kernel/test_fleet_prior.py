@@ -59,16 +59,6 @@ def test_every_estimate_is_shrunk_towards_the_fleet_regression(kernel: str, forg
             np.testing.assert_allclose(model.predict(basis), expected[:, axis], rtol=1e-9, atol=1e-9)
 
 
-def test_a_new_client_is_estimated_by_the_fleet_regression() -> None:
-    model = ExchangeTimeModel(2, features=1, ridge=1e-6, prior="fleet")
-    for _ in range(5):
-        model.learn([0], [[2.0]], [6.0])
-    assert model.predict([[1.0], [1.0]]) == pytest.approx([3.0, 3.0], rel=1e-4)
-    model.add(1)
-    model.forget([0])
-    assert model.predict(np.ones((3, 1))) == pytest.approx([3.0, 3.0, 3.0], rel=1e-4)
-
-
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_restored_model_continues_like_the_uninterrupted_one(relative: bool) -> None:
     uninterrupted, restored = (ExchangeTimeModel(CLIENTS, prior="fleet", relative_ridge=relative) for _ in range(2))

@@ -50,6 +50,12 @@ def state_of(fleet: Scheduler | FleetReader) -> FleetState:
     return fleet.state() if isinstance(fleet, FleetReader) else session_of(fleet).memory
 
 
+def learned(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
+    """Returns what the policy has learned about times."""
+    state = {key: value for key, value in state_of(scheduler).state().items() if key.startswith("policy.")}
+    return {key: value.tolist() for key, value in state.items() if "model" in key or "usual" in key}
+
+
 def row_of(scheduler: Scheduler, client: str) -> int:
     """Returns the row of a client."""
     return scheduler.clients.index(client)

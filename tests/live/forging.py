@@ -75,3 +75,12 @@ def forge_summary_state(db: Connection, change: Callable[[dict[str, Any]], objec
     change(state)
     data = pack_snapshot(state)
     db.execute("UPDATE summary SET data = ?, data_digest = ?", (data, digest_of(digest, "state", data)))
+
+
+def swap_running_turns(db: Connection) -> None:
+    """Stores the newest running turn as the oldest one, with the digest that belongs there."""
+    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
+    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
+    values = (data, digest_of(b"", str(first), data), first)
+    assert first < last
+    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)

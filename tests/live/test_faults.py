@@ -293,23 +293,6 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: f
     assert list(known(report.outcomes)) == ["arrived", "late"]
 
 
-def test_a_round_can_lose_its_whole_cohort(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet(backoff_after=2)
-    for _ in range(2):
-        scheduler.choose(fleets.offered("a", "b"))
-        scheduler.report_failure("a", "its battery died")
-        assert not scheduler.ready
-        report = scheduler.close_round().report
-        assert report.exchange_times.tolist() == [10.0, 10.0]
-        assert list(known(report.outcomes)) == ["failed", "late"]
-    assert scheduler.status().backing_off == {"a": 3, "b": 3}
-    assert scheduler.choose(fleets.offered("a", "b")) == []
-    assert scheduler.ready
-    assert scheduler.close_round().report.duration == 0.0
-    assert scheduler.choose(fleets.offered("a", "b")) == ["a", "b"]
-    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
-
-
 # NaN, infinity, negative, zero, absurd context or time
 
 
@@ -367,6 +350,9 @@ def test_contexts_computed_from_valid_statuses_must_be_in_range_too(open_fleet: 
 
 def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
+    with pytest.raises(OfferError, match="the fleet has no clients: choose with the status of at least one, or regi"):
+        scheduler.choose({})
+    assert (scheduler.round, scheduler.status().clients) == (0, 0)
     assert fleets.play_round(scheduler, fleets.offered("a", "b", "c")) == ["a", "b", "c"]
     assert scheduler.choose({}) == []
     assert scheduler.choose(fleets.offered("a")) == []  # the open round is empty
@@ -382,15 +368,6 @@ def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.Ope
     ]  # no client was available, so none accrued turns
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
     assert fleets.play_round(scheduler, fleets.offered("b")) == ["b"]
-
-
-def test_a_fleet_without_clients_cannot_choose(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet()
-    with pytest.raises(
-        OfferError, match="the fleet has no clients: choose with the status of at least one, or register"
-    ):
-        scheduler.choose({})
-    assert (scheduler.round, scheduler.status().clients) == (0, 0)
 
 
 # clients join and leave; a client returns after many rounds
@@ -438,10 +415,11 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 
 
 def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: fleets.OpenFleet) -> None:
-    settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "tolerance": 3}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
-        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25"
+        InfeasiblePromise,
+        match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25.* less than 3\.625 turns",
     ) as refused:
         scheduler.choose(fleets.offered(*fleets.named(8)))
     assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
@@ -765,17 +743,6 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
         except StoreError:
             refused += 1
     assert refused > 12
-
-
-@pytest.mark.files
-def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet()
-    fleets.play_round(scheduler, fleets.offered("a", "b"))
-    shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
-    with pytest.raises(
-        StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
-    ):
-        Scheduler.open(folder / "other.turnout")
 
 
 # two schedulers on one file

@@ -32,8 +32,6 @@ from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStat
 from turnout.live._internals import examine
 from turnout.live.features import (
     BANDWIDTH_RANGE,
-    DEFAULT_FREE_CPU,
-    DEFAULT_TRANSFER_SECONDS,
     PAPER_FEATURES,
     Columns,
     paper_contexts,
@@ -158,25 +156,37 @@ def test_a_function_that_computes_features_must_be_passed_again(open_fleet: Open
     assert play_round(again, {"a": {"battery": 1.0, "temperature": 20.0}}) == ["a"]
 
 
+UNKNOWN = r"nothing is known about 'a', and the feature 'temperature' has no default: pass .* default=…"
+
+
 @pytest.mark.parametrize(
-    ("status", "complaint"),
+    ("statuses", "complaint"),
     [
-        ({"battery": 1.5, "temperature": 20.0}, r"battery of 'a' must be from 0 to 1 of capacity, got 1.5: correct it"),
-        ({"battery": 0.5, "temperature": -41.0}, "temperature of 'a' must be from -40 to 90 °C, got -41"),
-        ({"battery": 0.5}, "the status of 'a' has no 'temperature': add temperature \\(°C\\), or pass None"),
-        ({"battery": "full", "temperature": 1.0}, "battery of 'a' must be a number, got 'full'"),
-        ({"battery": True, "temperature": 1.0}, "battery of 'a' must be a number, got True"),
-        ({"battery": None, "temperature": 1.0}, "the status of 'a' has no 'battery'"),
-        (ClientStatus(1.0, 1.0), "the status of 'a' has no 'battery'"),
+        ({"a": {"battery": 1.5, "temperature": 20.0}}, r"battery of 'a' must be from 0 to 1 of capacity, got 1.5: cor"),
+        ({"a": {"battery": 0.5, "temperature": -41.0}}, "temperature of 'a' must be from -40 to 90 °C, got -41"),
+        ({"a": {"battery": 0.5}}, r"the status of 'a' has no 'temperature': add temperature \(°C\), or pass None"),
+        ({"a": {"battery": "full", "temperature": 1.0}}, "battery of 'a' must be a number, got 'full'"),
+        ({"a": {"battery": True, "temperature": 1.0}}, "battery of 'a' must be a number, got True"),
+        ({"a": {"battery": None, "temperature": 1.0}}, "the status of 'a' has no 'battery'"),
+        ({"a": ClientStatus(1.0, 1.0)}, "the status of 'a' has no 'battery'"),
+        (["a"], UNKNOWN),
+        ({"a": None}, UNKNOWN),
+        ({"b": {"battery": 0.5, "temperature": 20.0}, "a": None}, UNKNOWN),
+        ("abc", "statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got 'abc'"),
+        (5, "statuses must be a mapping .*, got 5"),
+        ([5], "client ids must be non-empty strings without null characters, got 5"),
+        ([""], "client ids must be non-empty strings without null characters, got ''"),
+        ([{"free_cpu": 1.0}], "client ids must be non-empty strings without null characters, got {'free_cpu'"),
     ],
 )
-def test_an_invalid_status_is_refused_with_the_client_and_the_feature(
-    open_fleet: OpenFleet, status: Any, complaint: str
+def test_invalid_statuses_are_refused_with_the_client_and_the_feature(
+    open_fleet: OpenFleet, statuses: Any, complaint: str
 ) -> None:
-    scheduler = open_fleet(features=WARM)
+    scheduler = open_fleet(features=Features.of(replace(BATTERY, default=0.5), TEMPERATURE))
     with pytest.raises(OfferError, match=complaint):
-        scheduler.choose({"a": status})
+        scheduler.choose(statuses)
     assert scheduler.clients == []
+    assert not scheduler.status().is_open
 
 
 @pytest.mark.parametrize(
@@ -282,30 +292,12 @@ def test_known_and_unknown_statuses_can_be_mixed(open_fleet: OpenFleet) -> None:
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_unknown_statuses_equal_statuses_with_the_default_values(open_fleet: OpenFleet) -> None:
-    unknown, known = open_fleet("unknown"), open_fleet("known")
-    for _ in range(5):
-        play_round(unknown, ["a", "b", "c"], 3.0)
-        play_round(known, dict.fromkeys("abc", ClientStatus(DEFAULT_FREE_CPU, 20.0 / DEFAULT_TRANSFER_SECONDS)), 3.0)
-        assert packed(unknown) == packed(known)
-
-
 @pytest.mark.parametrize("model_size", [1e-6, 1e10])
 def test_the_default_bandwidth_stays_within_its_range(open_fleet: OpenFleet, model_size: float) -> None:
     scheduler = open_fleet(model_size=model_size)
     assert play_round(scheduler, ["a"]) == ["a"]
     low, high = BANDWIDTH_RANGE
     assert contexts_in(scheduler)[0][0][2] == model_size / (low if model_size < 1 else high)
-
-
-@pytest.mark.parametrize("statuses", [["a"], {"a": None}, {"b": {"battery": 0.5, "temperature": 20.0}, "a": None}])
-def test_a_custom_feature_without_a_default_needs_a_status(open_fleet: OpenFleet, statuses: Any) -> None:
-    scheduler = open_fleet(features=Features.of(replace(BATTERY, default=0.5), TEMPERATURE))
-    complaint = r"nothing is known about 'a', and the feature 'temperature' has no default: pass .* default=…"
-    with pytest.raises(OfferError, match=complaint):
-        scheduler.choose(statuses)
-    assert scheduler.clients == []
-    assert not scheduler.status().is_open
 
 
 def test_declared_defaults_are_stored_and_used_after_a_restart(open_fleet: OpenFleet) -> None:
@@ -327,23 +319,6 @@ def test_computed_features_use_the_defaults_that_are_passed(open_fleet: OpenFlee
     without_defaults = open_fleet(features=WARM)
     with pytest.raises(OfferError, match="the feature 'battery' has no default"):
         without_defaults.choose(["a"])
-
-
-@pytest.mark.parametrize(
-    ("statuses", "complaint"),
-    [
-        ("abc", "statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got 'abc'"),
-        (5, "statuses must be a mapping .*, got 5"),
-        ([5], "client ids must be non-empty strings without null characters, got 5"),
-        ([""], "client ids must be non-empty strings without null characters, got ''"),
-        ([{"free_cpu": 1.0}], "client ids must be non-empty strings without null characters, got {'free_cpu'"),
-    ],
-)
-def test_anything_but_a_collection_of_clients_is_refused(open_fleet: OpenFleet, statuses: Any, complaint: str) -> None:
-    scheduler = open_fleet()
-    with pytest.raises(OfferError, match=complaint):
-        scheduler.choose(statuses)
-    assert scheduler.clients == []
 
 
 @pytest.mark.parametrize("default", [-0.1, 1.1, float("nan")])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +14,6 @@ import pytest
 from live import fleets
 from live.forging import alter
 from narrowing import known
-from postgres import use_schemas_if_told
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
@@ -43,6 +39,13 @@ def failing_commit(scheduler: Scheduler) -> Iterator[None]:
         patch.object(session_of(scheduler).journal.file, "_commit", side_effect=StoreError("disk I/O error")),
         pytest.raises(StoreError, match="disk I/O error"),
     ):
+        yield
+
+
+@contextmanager
+def left_group(scheduler: Scheduler, error: type[BaseException], message: str | None = None) -> Iterator[None]:
+    """Opens a group that is left by this exception."""
+    with pytest.raises(error, match=message), scheduler.group():
         yield
 
 
@@ -105,14 +108,9 @@ def test_a_call_that_fails_inside_its_change_is_undone_alone(scheduler: Schedule
 def test_a_group_that_is_left_by_an_exception_stores_nothing(scheduler: Scheduler, error: type[BaseException]) -> None:
     fleets.play_round(scheduler, fleets.offered("a", "b"))
     before = fleets.packed(scheduler)
-
-    def fail() -> None:
-        with scheduler.group():
-            fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
-            raise error
-
-    with pytest.raises(error):
-        fail()
+    with left_group(scheduler, error):
+        fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
+        raise error
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
     fleets.play_round(scheduler, fleets.offered("a", "b", "c"))
     assert scheduler.round == 2
@@ -135,29 +133,20 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Sched
         changes.db.execute("ROLLBACK")  # as SQLite does if the disk is full
         raise StoreError("database or disk is full")
 
-    def fill_disk() -> None:
-        with scheduler.group():
-            chosen = scheduler.choose(fleets.offered("a", "b", "c"))
-            with patch.object(Changes, "put_turns", full), pytest.raises(StoreError, match="is full"):
-                scheduler.report(chosen[0], 1.0)
-            with pytest.raises(StoreError, match="nothing of it was stored"):
-                scheduler.report(chosen[1], 1.0)
-
-    with pytest.raises(StoreError, match="nothing of it was stored"):
-        fill_disk()
+    with left_group(scheduler, StoreError, "nothing of it was stored"):
+        chosen = scheduler.choose(fleets.offered("a", "b", "c"))
+        with patch.object(Changes, "put_turns", full), pytest.raises(StoreError, match="is full"):
+            scheduler.report(chosen[0], 1.0)
+        with pytest.raises(StoreError, match="nothing of it was stored"):
+            scheduler.report(chosen[1], 1.0)
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
 
 
 def test_an_interrupted_part_is_never_committed_with_its_group(scheduler: Scheduler) -> None:
     before = fleets.packed(scheduler)
     unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
-
-    def interrupt() -> None:
-        with scheduler.group():
-            unfinished.__enter__().add_clients(0, ["ghost"])
-
-    with pytest.raises(StoreError, match="nothing of it was stored"):
-        interrupt()
+    with left_group(scheduler, StoreError, "nothing of it was stored"):
+        unfinished.__enter__().add_clients(0, ["ghost"])
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path) == before
     with pytest.raises(StoreError):
         unfinished.__exit__(None, None, None)
@@ -266,49 +255,16 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Schedu
         assert not reporter.report(chosen[0], 1.0)
 
 
-def _kill_in_group(path: Path, ready: Any) -> None:
-    use_schemas_if_told()
-    with Scheduler.open(path) as scheduler, scheduler.group():
-        for client in scheduler.choose([]):
-            scheduler.report(client, 1.0)
-        store(scheduler, "lost")
-        ready.set()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_group_leaves_nothing(open_fleet: fleets.OpenFleet, folder: Path) -> None:
-    scheduler, path = open_fleet(), folder / "fleet.turnout"
-    scheduler.choose(fleets.offered("a", "b"))
-    with scheduler.group():
-        store(scheduler, "kept")
-    scheduler.close()
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=_kill_in_group, args=(path, ready))
-    process.start()
-    process.join()
-    assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
-    reopened = open_fleet()
-    assert [turn.kind for turn in reopened.history()] == [None, None]
-    assert stored_in(reopened, b"kept") is not None
-    assert stored_in(reopened, b"lost") is None
-
-
 # Answers
 
 
 def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     assert stored_in(scheduler, b"key") is None
-
-    def fail() -> None:
-        with scheduler.group():
-            scheduler.register(["a"])
-            store(scheduler, "key", '{"new":1}')
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+    with left_group(scheduler, RuntimeError):
+        scheduler.register(["a"])
+        store(scheduler, "key", '{"new":1}')
+        raise RuntimeError
     assert (scheduler.clients, stored_in(scheduler, b"key")) == ([], None)
     with scheduler.group():
         scheduler.register(["a"])
@@ -404,18 +360,13 @@ def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_flee
     scheduler = open_fleet(**UNPERSISTED)
     scheduler.fill(fleets.offered("a"))
     before = fleets.packed_without_contexts(scheduler)
-
-    def fail() -> None:
-        with scheduler.group():
-            scheduler.fill(fleets.offered("b"))
-            scheduler.report("a", 2.0)
-            with patch.object(Changes, "put_closed_round", side_effect=MemoryError), pytest.raises(MemoryError):
-                scheduler.fill(fleets.offered("c"))
-            with pytest.raises(InterruptedGroupError, match="retry"):
-                scheduler.fill(fleets.offered("d"))
-
-    with pytest.raises(InterruptedGroupError):
-        fail()
+    with left_group(scheduler, InterruptedGroupError):
+        scheduler.fill(fleets.offered("b"))
+        scheduler.report("a", 2.0)
+        with patch.object(Changes, "put_closed_round", side_effect=MemoryError), pytest.raises(MemoryError):
+            scheduler.fill(fleets.offered("c"))
+        with pytest.raises(InterruptedGroupError, match="retry"):
+            scheduler.fill(fleets.offered("d"))
     assert fleets.packed(scheduler) == before == fleets.packed_from_disk(scheduler.path)
     with scheduler.group():
         assert [turn.client for turn in scheduler.fill(fleets.offered("b"))] == ["b"]
@@ -438,15 +389,10 @@ def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_flee
 def test_a_report_of_a_group_that_was_undone_does_not_free_a_slot(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
     scheduler.check_in("a")
-
-    def fail() -> None:
-        with scheduler.group():
-            scheduler.report("a", 2.0)
-            assert not isinstance(scheduler.check_in("b"), Wait)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+    with left_group(scheduler, RuntimeError):
+        scheduler.report("a", 2.0)
+        assert not isinstance(scheduler.check_in("b"), Wait)
+        raise RuntimeError
     assert isinstance(scheduler.check_in("b"), Wait)
     scheduler.report("a", 3.0)
     assert not isinstance(scheduler.check_in("b"), Wait)

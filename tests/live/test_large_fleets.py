@@ -370,12 +370,6 @@ def play(scheduler: Scheduler, world: fleets.World, rounds: range) -> list[list[
     return cohorts
 
 
-def learned(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
-    """Returns what the policy has learned about times."""
-    state = {key: value for key, value in fleets.state_of(scheduler).state().items() if key.startswith("policy.")}
-    return {key: value.tolist() for key, value in state.items() if "model" in key or "usual" in key}
-
-
 def promises_of(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
     """Returns what every client was promised and got."""
     return known(scheduler.certificate()).to_dict(scheduler.clients)
@@ -416,7 +410,7 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: fleets
         assert play(private, world, rounds) == play(usual, world, rounds)
         seen = range(1, first + 5)
         assert numbers_in(private.path, world, seen) == 0 < numbers_in(usual.path, world, seen)
-        assert learned(private) == learned(usual)
+        assert fleets.learned(private) == fleets.learned(usual)
         private.close()
         private = open_fleet("private.turnout")
         assert private.round == first + 4
@@ -445,27 +439,6 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
             scheduler.report(turn.id, 4.0)
 
 
-def test_after_a_restart_running_turns_count_but_teach_nothing(open_fleet: fleets.OpenFleet) -> None:
-    world, settings = fleets.World(CLIENTS), {"guaranteed_rate": "1/20"}
-    scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=False)
-    given = scheduler.fill(world.statuses(1))
-    scheduler.close()
-    with Scheduler.open(scheduler.path) as restarted:
-        known = learned(restarted)
-        assert [turn.id for turn in restarted.running()] == [turn.id for turn in given]
-        for turn in given:
-            restarted.report(turn.id, 4.0)
-        restarted.fill({})
-        assert learned(restarted) == known
-        assert restarted.certificate().turns.sum() == 3
-        assert fleets.packed(restarted) == fleets.packed_from_disk(restarted.path)
-        for turn in restarted.fill(world.statuses(2)):
-            restarted.report(turn.id, 4.0)
-        restarted.fill({})
-        assert learned(restarted) != known
-    assert fleets.problems(scheduler.path) == []
-
-
 def test_a_large_fleet_stores_what_it_learned_now_and_then_and_when_it_is_closed(
     open_fleet: fleets.OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,13 +452,13 @@ def test_a_large_fleet_stores_what_it_learned_now_and_then_and_when_it_is_closed
             scheduler.report(turn.id, 4.0 + number)
         with FleetReader(scheduler.path) as killed:  # the state that another process would find after a kill
             assert promises_of(killed) == promises_of(scheduler)
-            is_stored = learned(killed) == learned(scheduler)
+            is_stored = fleets.learned(killed) == fleets.learned(scheduler)
     assert written.call_count == 1
     assert not is_stored
-    before = learned(scheduler)
+    before = fleets.learned(scheduler)
     scheduler.close()
     with Scheduler.open(scheduler.path) as again:
-        assert learned(again) == before
+        assert fleets.learned(again) == before
     assert fleets.problems(scheduler.path) == []
 
 
@@ -543,16 +516,23 @@ def test_after_a_crash_the_open_round_counts_but_teaches_nothing(open_fleet: fle
     with Scheduler.open(scheduler.path) as restarted:
         assert restarted.choose(world.statuses(8)) == cohort
         assert fleets.predicted_seconds(restarted) == {}
-        known = learned(restarted)
-        assert len(known) >= 2
+        learned = fleets.learned(restarted)
+        assert len(learned) >= 2
         restarted.report_many(dict.fromkeys(cohort, 7.5))
         restarted.close_round()
         rows = fleets.client_rows(restarted, cohort)
         assert (restarted.certificate().turns[rows] == turns[rows] + 1).all()
-        assert learned(restarted) == known
+        assert fleets.learned(restarted) == learned
         assert fleets.packed(restarted) == fleets.packed_from_disk(restarted.path)
         play(restarted, world, range(9, 12))
-        assert learned(restarted) != known
+        assert fleets.learned(restarted) != learned
+        with FleetReader(restarted.path) as reader:
+            follower = reader.follow()
+            for event in follower.poll():
+                follower.apply(event)
+        counted, certificate = known(follower.fleet.certificate()), restarted.certificate()
+        assert counted.turns.tolist() == certificate.turns.tolist()
+        assert counted.owed_units.tolist() == certificate.owed_units.tolist()
 
 
 @pytest.mark.files
@@ -571,19 +551,6 @@ def test_explain_replay_and_certify_say_what_they_lack(open_fleet: fleets.OpenFl
     assert "the statuses of clients are not persisted" in state.message
 
 
-def test_a_follower_counts_turns_and_debts_without_statuses(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet(settings=POLICIES["fair-pace"], deadline=60.0, persist_statuses=False)
-    play(scheduler, fleets.World(CLIENTS), range(1, 8))
-    with FleetReader(scheduler.path) as reader:
-        follower = reader.follow()
-        for event in follower.poll():
-            follower.apply(event)
-    counted, certificate = follower.fleet.certificate(), scheduler.certificate()
-    assert counted is not None
-    assert counted.turns.tolist() == certificate.turns.tolist()
-    assert counted.owed_units.tolist() == certificate.owed_units.tolist()
-
-
 def test_the_setting_can_be_amended(open_fleet: fleets.OpenFleet) -> None:
     world = fleets.World(CLIENTS)
     scheduler = open_fleet(settings=POLICIES["fair-pace"], deadline=60.0)
@@ -592,12 +559,12 @@ def test_the_setting_can_be_amended(open_fleet: fleets.OpenFleet) -> None:
     play(scheduler, world, range(4, 8))
     assert numbers_in(scheduler.path, world, range(4, 8)) == 0
     with FleetReader(scheduler.path) as reopened:
-        assert learned(reopened) == learned(scheduler)
+        assert fleets.learned(reopened) == fleets.learned(scheduler)
     scheduler.amend(persist_statuses=True)
     play(scheduler, world, range(8, 10))
     assert numbers_in(scheduler.path, world, range(8, 10)) > 0
     with FleetReader(scheduler.path) as reopened:
-        assert learned(reopened) == learned(scheduler)
+        assert fleets.learned(reopened) == fleets.learned(scheduler)
 
 
 def report_of(contexts: list[list[float]], outcomes: list[str] | None = None) -> RoundReport:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import random
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from live import restless_server
 from live.fleets import (
     OpenFleet,
-    World,
     client_rows,
-    fresh_model,
     named,
     offered,
-    packed,
-    packed_from_disk,
     play_round,
     state_of,
 )
@@ -32,10 +23,9 @@ from turnout.kernel.certificate import Certificate
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
-from turnout.live import ClientStatus, FleetReader, Scheduler, certify
+from turnout.live import ClientStatus, Scheduler, certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
-from turnout.live.turns.clients import ClientCounters
 from turnout.policies.fair_pace import FairPace
 
 TWELVE = [f"h{row:02}" for row in range(12)]
@@ -168,45 +158,6 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
 # Since when a promise is broken
 
 
-@pytest.mark.parametrize("options", [restless_server.SETTINGS, restless_server.RBCSF_SETTINGS], ids=["fair", "rbcsf"])
-def test_broken_since_equals_a_recount_of_the_events(folder: Path, options: dict[str, Any]) -> None:
-    """Clients join, leave, fail and are late; a tolerance of a fifth of a turn is often exceeded and regained."""
-    path = folder / "fleet.turnout"
-    strict = {**options, "settings": {**options["settings"], "tolerance": 1 / 5, "guaranteed_rate": "1/9"}}
-    seen = set()
-    for rounds in range(2, 26, 4):  # the file is closed and opened again, with and without a new snapshot
-        restless_server.play(str(path), rounds, options=strict)
-        content = certify(path, folder / "c.json", folder / "c.jsonl")  # the verifier counts independently
-        seen |= {client["broken_since"] for client in content["clients"].values()}
-    assert len(seen) > 5
-
-
-def test_broken_since_is_reset_when_a_client_is_within_the_tolerance_again(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
-
-    def play(reports: bool) -> list[int]:
-        play_round(scheduler, offered("a"), {"a": 1.0} if reports else {})
-        since: list[int] = known(scheduler.certificate().broken_since).tolist()
-        return since
-
-    assert [play(reports=False) for _ in range(4)] == [[0], [0], [3], [3]]  # 1.5 and 2 turns behind
-    assert [play(reports=True) for _ in range(3)] == [[3], [0], [0]]  # 1.5, 1 and 0.5 turns behind
-    assert [play(reports=False) for _ in range(3)] == [[0], [9], [9]]
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), max_size=30))
-@settings(max_examples=60, deadline=None)
-def test_judging_round_by_round_equals_a_plain_recount(rounds: list[list[bool]]) -> None:
-    counters = ClientCounters()
-    counters.add(5)
-    for round_, broken in enumerate(rounds, start=1):
-        counters.judge(np.array(broken), round_)
-    for client in range(5):
-        kept = [round_ for round_, broken in enumerate(rounds, start=1) if not broken[client]]
-        expected = 1 + max(kept, default=0)
-        assert counters.broken_since[client] == (expected if expected <= len(rounds) else 0)
-
-
 # Clients that have retired
 
 
@@ -289,12 +240,6 @@ def test_the_error_for_an_infeasible_rate_states_the_proved_bound_and_the_least_
         require_feasible([1.0, 0.25], [1.0, 1.0], 1, tolerance=2)
 
 
-def test_the_scheduler_states_the_proved_bound_before_the_first_round(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.5, "tolerance": 3}, allow_infeasible=False)
-    with pytest.raises(InfeasiblePromise, match=r"the tolerance 3, FairPace is proved to .* less than 3\.625 turns"):
-        scheduler.choose(offered(*named(8)))
-
-
 FAIR = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
 
@@ -315,129 +260,6 @@ def test_the_defaults_of_a_live_fleet(open_fleet: OpenFleet) -> None:
     capped = open_fleet("capped", settings={"max_owed": 3}, deadline=60.0)
     capped.register(["a"])
     assert policy_of(capped).debts.max_owed == 3
-
-
-def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
-    """Five equal clients, one of which takes 5 s in its first turn; the server measures nothing else about them."""
-    scheduler = open_fleet(settings=FAIR)
-    clients, worst = named(5), 0.0
-    for _ in range(60):
-        chosen = scheduler.choose(clients)
-        for client in chosen:
-            first = client == "c3" and not [turn for turn in scheduler.history(client) if turn.kind]
-            scheduler.report(client, 5.0 if first else 0.5)
-        scheduler.close_round()
-        worst = max(worst, float(scheduler.certificate().behind.max()))
-    certificate = scheduler.certificate()
-    assert scheduler.history("c3")[0].seconds == 5.0
-    assert worst <= 2
-    assert certificate.holds
-    assert certificate.turns.min() >= 0.2 * 60 - 2
-    assert scheduler.status().notices == []
-
-
-@pytest.mark.parametrize("change", [50.0, 0.02])
-def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: OpenFleet, change: float) -> None:
-    scheduler, world, worst = open_fleet(settings=FAIR, deadline=3600.0), World(8), 0.0
-    for round_ in range(1, 71):
-        statuses, factor = world.statuses(round_), {"c2": change if round_ > 25 else 1.0}
-        play_round(
-            scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) * factor.get(c, 1.0) for c in world.clients}
-        )
-        worst = max(worst, float(scheduler.certificate().behind.max()))
-    assert worst <= 2
-
-
-# Explanations
-
-
-def explained(scheduler: Scheduler | FleetReader, client: str, round_: int | None = None) -> str:
-    explanation = scheduler.explain(client, round_)
-    assert explanation.exact
-    assert explanation.unit == "seconds"
-    return explanation.sentence
-
-
-SENTENCES = {
-    ("slow", 8): (
-        "choosing slow would lengthen the round by 47.76 s, and it would replace fast (worth 1.29 s); it "
-        "usually takes 65.18 s, and its share of such a round is 65.18/1.6 = 40.74 s; it is 0 turns behind "
-        "and may be 0.75 behind, so a turn is worth 40.74 · 0.75/0.75 = 40.74 s: with 8.31 s more it would "
-        "have been chosen. Without a turn slow reaches that price, or becomes urgent, in 1 round, if it is "
-        "available in each and nothing else changes."
-    ),
-    ("fast", 9): (
-        "fast is fast enough, but it would replace middle (worth 2.49 s); it usually takes 12.57 s, and its "
-        "share of such a round is 12.57/1.6 = 7.86 s; it is 4.75 turns ahead and may be 0.75 behind, so a "
-        "turn is worth 7.86 · 0.75/5.5 = 1.07 s: with 1.42 s more it would have been chosen. Without a turn "
-        "fast reaches that price, or becomes urgent, in 13 rounds, if it is available in each and nothing "
-        "else changes."
-    ),
-    ("slow", 9): (
-        "slow was chosen with a margin of 11.84 s: it usually takes 64.67 s, and its share of such a round is"
-        " 64.67/1.6 = 40.42 s; it is 0.25 turns behind and may be 0.75 behind, so a turn is worth 40.42 · "
-        "0.75/0.5 = 60.63 s; the best cohort without it would last 47.72 s less and pay prices of 59.56 s "
-        "less."
-    ),
-    ("middle", 10): (
-        "middle was chosen with a margin of 4.17 s: it usually takes 29.58 s, and its share of such a round "
-        "is 29.58/1.6 = 18.49 s; it is 5.5 turns ahead and may be 0.75 behind, so a turn is worth 18.49 · "
-        "0.75/6.25 = 2.22 s; the best cohort without it would last 28.96 s longer and pay prices of 24.79 s "
-        "more."
-    ),
-}
-
-
-def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(
-        settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1, "head_start": 0}, deadline=600.0
-    )
-    seconds = {"fast": 10.0, "middle": 30.0, "slow": 90.0}
-    for _ in range(9):
-        play_round(scheduler, list(seconds), seconds)
-    assert [turn.id for turn in scheduler.history(round=8)] == ["fast", "middle"]
-    assert scheduler.choose(list(seconds)) == ["fast", "middle"]
-    assert {key: explained(scheduler, *key) for key in SENTENCES} == SENTENCES
-    assert explained(scheduler, "middle") == SENTENCES["middle", 10]  # the open round
-    scheduler.report_many({"fast": 10.0, "middle": 30.0})
-    scheduler.close_round()
-    with FleetReader(scheduler.path) as reader:
-        assert {key: explained(reader, *key) for key in SENTENCES} == SENTENCES
-
-
-def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
-    for _ in range(3):
-        play_round(scheduler, ["a"], {}, failed=["a"])
-    scheduler.choose(["a", "b"])
-    explanation = scheduler.explain("a")
-    assert explanation.urgent
-    assert explanation.sentence == (
-        "a was chosen first because it is urgent: it is 2 turns behind and may be 0.5 behind."
-    )
-    assert scheduler.explain("b").sentence.startswith("b is urgent (it is 0.5 turns behind and may be 0.5 behind), but")
-
-
-def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(settings={**FAIR, "head_start": 0}, deadline=3600.0), World(8)
-    for round_ in range(1, 16):
-        statuses = world.statuses(round_)
-        play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in world.clients})
-    scheduler.choose(world.statuses(16))
-    for round_ in (2, 9, 15, 16):
-        before = np.zeros(8, dtype=np.int64)
-        for earlier in range(1, round_):
-            before[[turn.row for turn in scheduler.history(round=earlier)]] += 1
-        for row, client in enumerate(world.clients):
-            explanation = scheduler.explain(client, round_)
-            assert explanation.exact
-            assert explanation.behind == pytest.approx(float(Fraction(round_, 5) - int(before[row])))
-            assert explanation.allowed == pytest.approx(2 - 0.2)
-            assert explanation.usual is not None
-            assert explanation.owed is None or explanation.owed >= 0
-            if not explanation.urgent and explanation.owed is not None:
-                price = explanation.usual / (0.8 * 2) * 1.8 / (1.8 - (explanation.behind or 0.0))
-                assert explanation.owed == pytest.approx(price)
 
 
 # Faults
@@ -463,20 +285,6 @@ def test_a_failed_turn_is_not_paid_and_the_client_is_asked_again_after_its_back_
     assert certificate.holds
 
 
-def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFleet) -> None:
-    """Only the first two of three updates count, so a slow client is paid only in its better rounds."""
-    scheduler, worst = open_fleet(settings={**FAIR, "guaranteed_rate": 0.15}, overcommit=1.5), 0.0
-    for round_ in range(1, 61):
-        rng = random.Random(round_)
-        seconds = {client: min((5.0 + row) * rng.uniform(0.4, 1.6), 9.9) for row, client in enumerate(named(6))}
-        assert len(play_round(scheduler, named(6), seconds)) == 3
-        worst = max(worst, float(scheduler.certificate().behind.max()))
-    assert {turn.kind for client in named(6) for turn in scheduler.history(client)} == {"arrived", "redundant"}
-    assert scheduler.certificate().turns.sum() == 120
-    assert worst <= 2
-    assert scheduler.certificate().holds
-
-
 def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_why(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings=FAIR, overcommit=1.5)
     for _ in range(15):
@@ -486,60 +294,3 @@ def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_
     (notice,) = scheduler.status().notices
     assert "c3 is 3.00 turns behind, beyond the tolerance of 2, since round 11" in notice
     assert "and without overcommit if slow clients are always cut_off" in notice
-
-
-def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet) -> None:
-    """Every 8 rounds a client joins and another leaves; 80 % are available, 10 % of the turns fail or are late."""
-    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.15}, deadline=30.0)
-    world, worst = World(24), 0.0
-    present = named(12)
-    for round_ in range(1, 97):
-        if round_ % 8 == 0:
-            present.append(f"c{12 + round_ // 8 - 1}")
-            gone = present.pop(0)
-            if round_ % 16:
-                scheduler.retire(gone)
-            else:
-                scheduler.forget(gone)
-        rng = random.Random(round_)
-        everyone = world.statuses(round_)
-        statuses = {client: everyone[client] for client in present if rng.random() < 0.8}
-        for client in scheduler.choose(statuses):
-            draw = rng.random()
-            if draw < 0.9:
-                scheduler.report(client, world.seconds(round_, client, statuses[client]))
-            elif draw < 0.95:
-                scheduler.report_failure(client, "its battery died")
-        scheduler.close_round()
-        for turn in scheduler.history(round=round_):
-            if turn.kind == "late" and round_ % 2:
-                scheduler.report(turn.id, 35.0, round=round_)
-        certificate = scheduler.certificate()
-        assert certificate.books_balance
-        worst = max(worst, float(certificate.behind.max()))
-    assert worst <= 2
-    assert certificate.holds
-    assert scheduler.status().retired == 12
-    assert certificate.summary().clients == 12
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
-
-
-def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": "1/4"})
-    status = {"a": ClientStatus(1.0, 2.0), "b": ClientStatus(0.5, 2.0), "c": ClientStatus(2.0, 4.0)}
-    for _ in range(5):
-        play_round(scheduler, status, {"a": 3.0, "b": 6.0, "c": 9.9})
-    scheduler.forget("c")
-    model = state_of(scheduler).fleet.model
-    assert model is not None
-    expected = fresh_model(3)
-    for round_ in range(5):
-        cold = float(round_ == 0)
-        expected.learn([0, 1], [[1.0, cold, 10.0], [2.0, cold, 10.0]], [3.0, 6.0])
-    context = [[1.5, 1.0, 7.0]] * 3
-    np.testing.assert_allclose(model.predict(context), expected.predict(context), rtol=0.05)
-    certificate = scheduler.certificate()
-    assert certificate.turns.tolist() == [5, 5, 5]
-    play_round(scheduler, {"a": status["a"], "b": status["b"]}, {"a": 3.0, "b": 6.0})
-    assert scheduler.certificate().promised.tolist() == [1.5, 1.5, 1.25]
-    assert packed(scheduler) == packed_from_disk(scheduler.path)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -258,20 +257,6 @@ def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
     assert scheduler.status().deadline == ceiling
 
 
-def test_an_automatic_deadline_is_the_ceiling_while_one_client_of_the_cohort_has_no_time(open_fleet: OpenFleet) -> None:
-    """A prediction for the other client says nothing about the one that was never measured."""
-    scheduler = open_fleet(deadline="auto", deadline_ceiling=60.0)
-    for _ in range(3):
-        play_round(scheduler, offered("a"), 4.0)
-    assert sorted(scheduler.choose(offered("a", "b"))) == ["a", "b"]
-    assert scheduler.status().deadline == 60.0
-    scheduler.report_many({"a": 4.0, "b": 4.0})
-    scheduler.close_round()
-    scheduler.choose(offered("a", "b"))
-    deadline = known(scheduler.status().deadline)
-    assert deadline < 60.0, "both have been measured"
-
-
 def test_an_automatic_deadline_is_the_ceiling_if_the_policy_learns_no_times(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="random", deadline="auto", deadline_ceiling=60.0)
     for _ in range(3):
@@ -303,19 +288,6 @@ def test_a_missing_deadline_is_logged_as_a_warning(open_fleet: OpenFleet, caplog
 
 
 # Failures
-
-
-def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(scheduler: Scheduler) -> None:
-    play_round(scheduler, offered("a", "b"), 3.0)
-    expected = fresh_model(2)
-    expected.learn([0, 1], [[1.0, 1.0, 10.0]] * 2, [3.0, 3.0])
-    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
-    assert reliability_of(scheduler, "a") == pytest.approx(2 / 3)
-    play_round(scheduler, offered("a", "b"), {"b": 3.0}, failed=["a"])
-    expected.learn([1], [[1.0, 0.0, 10.0]], [3.0])
-    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
-    assert reliability_of(scheduler, "a") == pytest.approx(2 / 4)
-    assert reliability_of(scheduler, "b") == pytest.approx(3 / 4)
 
 
 def test_consecutive_failures_double_the_back_off_which_the_status_shows(open_fleet: OpenFleet) -> None:
@@ -474,37 +446,6 @@ def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fle
 # Fairness
 
 
-def test_a_turn_is_paid_only_if_the_client_contributed(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": "1/4"})
-    play_round(scheduler, offered(*named(4)), {"c0": 1.0}, failed=["c1"])
-    assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
-    assert scheduler.certificate().owed.tolist() == [0, 0.25, 0.25, 0.25]
-    scheduler.report("c2", 20.0)  # late: its time is learned, but its turn is not paid
-    play_round(scheduler, {})
-    assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
-
-
-def test_available_clients_earn_turns_up_to_the_cap_and_forfeit_the_excess(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(
-        policy="rbcsf",
-        settings={"cohort_size": 1, "guaranteed_rate": "1/2", "max_owed": 2, "speed_weight": 100.0},
-        backoff_after=100,
-    )
-    for _ in range(10):  # the slow client is not selected until its debt outweighs its time
-        play_round(scheduler, {**offered("fast"), **offered("slow", free_cpu=0.001)}, {"fast": 1.0, "slow": 9.9})
-    turns = len(scheduler.history("slow"))
-    certificate = scheduler.certificate()
-    assert certificate.promised.tolist() == [5.0, 5.0]
-    assert certificate.owed.max() <= 2
-    row = int(client_rows(scheduler, ["slow"])[0])
-    assert certificate.forfeited[row] == 5 - turns - certificate.owed[row] > 0
-    for _ in range(5):
-        play_round(scheduler, offered("fast"))
-    assert scheduler.certificate().promised[row] == 5.0
-    assert scheduler.certificate().owed[row] == certificate.owed[row]
-    assert scheduler.certificate().books_balance
-
-
 @pytest.mark.parametrize(("speed_weight", "cap"), [(0.0, 10), (1.5, 25)])
 def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_deadline(
     open_fleet: OpenFleet, speed_weight: float, cap: int
@@ -533,27 +474,6 @@ def test_a_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet:
 
 
 # Clients that leave
-
-
-def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/4"})
-    for _ in range(3):
-        play_round(scheduler, offered("a", "b", "c"))
-    before = scheduler.certificate()
-    scheduler.retire("b")
-    for _ in range(20):
-        assert play_round(scheduler, offered("a", "b", "c")) != ["b"]
-    row = int(client_rows(scheduler, ["b"])[0])
-    after = scheduler.certificate()
-    for kind in ("turns", "promised", "owed"):
-        assert getattr(after, kind)[row] == getattr(before, kind)[row]
-    assert after.books_balance
-    assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
-    assert "3, 1 of them retired" in str(scheduler.status())
-    assert len(scheduler.history("b")) == before.turns[row]
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
-    with pytest.raises(ReportError, match="there is no client 'nobody'"):
-        scheduler.retire("nobody")
 
 
 SECRET = "the client of Mrs. Smith"
@@ -903,35 +823,6 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         assert scheduler.settings.settings["guaranteed_rate"] == "1/8"
         scheduler.choose(offered(*named(4)))
         assert state_of(scheduler).fleet.policy.cohort_size == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({"deadline": 0}, "deadline must be above 0"),
-        ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
-        ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
-        ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
-        ({"settings": {"cohort_size": np.int64(3)}}, "must be finite numbers, strings, lists or mappings"),
-        ({"policy": "overcommit", "settings": {"policy": "random"}}, "a fleet has the setting overcommit instead"),
-        ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
-        ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
-        ({"settings": {"speed_weight": 1.0}}, "fair-pace has no setting 'speed_weight'"),
-        ({"settings": {"tolerance": 0.1, "guaranteed_rate": 0.2}}, "tolerance must exceed the guaranteed rate"),
-        ({"settings": {"times": "expected"}}, "fair-pace requires the true expected times, unknown in a live fleet"),
-        ({"settings": {"cohort": 3}}, r"fair-pace has no setting 'cohort' \(did you mean 'cohort_size'\?\)"),
-        ({"policy": "rbcfs"}, r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\)"),
-        ({"policy": "fastest"}, "fastest requires the true expected times, unknown in a live fleet: use fair-pace"),
-        ({"policy": "fair-oracle"}, "fair-oracle requires the true expected times"),
-        ({"policy": "fedcs"}, "fedcs requires the true expected times"),
-    ],
-)
-def test_invalid_settings_are_refused_before_a_file_is_created(
-    folder: Path, given: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        Scheduler.open(folder / "fleet.turnout", **given)
-    assert not (folder / "fleet.turnout").exists()
 
 
 @pytest.mark.files

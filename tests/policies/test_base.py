@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from narrowing import known
 from policies.examples import NEEDS_SIZE, WRAP, offer_of, same_state
-from turnout import POLICIES, RoundReport, Selection, SelectionPolicy, make_policy
+from turnout import POLICIES, Selection, SelectionPolicy, make_policy
 from turnout.errors import StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.policies import RBCSF, CoolDown, FedCS, RoundRobin, UniformRandom, WithGuarantee
+from turnout.policies import CoolDown, FedCS, RoundRobin, UniformRandom, WithGuarantee
 from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import setting_names
 
@@ -254,16 +254,6 @@ def test_the_objects_of_the_capabilities_stay_the_same(label: str) -> None:
     policy.restore(saved)
     assert all(now is then for now, then in zip([policy.debts, policy.time_model], capabilities, strict=True))
     assert known(policy.certificate()).owed.tolist() == known(policy.debts).owed.tolist()
-
-
-def test_rbcsf_declares_what_its_settings_say() -> None:
-    policy = RBCSF(23, cohort_size=5, exploration=0.3, max_owed=4)
-    assert policy.guarantee.max_owed == 4
-    assert policy.exploration_at(7) == 0.3
-    problem = policy.cohort_problem(offer_of(1, [True] * 23).restricted(places=2))
-    assert (problem.size, problem.speed_weight, problem.values_are_debts) == (2, 20.0, True)
-    policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
-    assert policy.debts.owed[1] == pytest.approx(0.15)
 
 
 def test_features_of_a_policy_that_does_not_say_how_cannot_be_amended() -> None:

@@ -91,7 +91,7 @@ def test_data_sizes_are_validated_and_prevent_clients_from_joining(name: str) ->
     assert policy.clients == 3
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if "seed" in setting_names(name)])
+@pytest.mark.parametrize("name", [name for name in POLICIES if "seed" in setting_names(name)])
 def test_another_seed_gives_other_cohorts(name: str) -> None:
     fleet = SmallFleet()
     offers = [fleet.offer(round_) for round_ in range(1, 6)]

@@ -6,6 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from policies.examples import report_of
 from turnout import RoundReport
 from turnout.kernel.arrays import smallest
 from turnout.kernel.rounds import LateArrivals
@@ -22,21 +23,13 @@ from turnout.policies.common import (
 # Observations
 
 
-def report_of(rows: list[int], times: list[float], losses: list[float] | None, outcomes: list[str]) -> RoundReport:
-    return RoundReport(
-        2,
-        np.array(rows),
-        np.ones((len(rows), 3)),
-        np.array(times),
-        outcomes=outcomes,
-        losses=None if losses is None else np.array(losses),
-    )
+ONE_FAILED = ["arrived", "arrived", "failed"]
 
 
 def test_a_loss_is_kept_until_another_is_reported() -> None:
     losses = LastSignal(5)
-    losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [3.0, 1.0, math.nan], ["arrived", "arrived", "failed"]))
-    losses.learn_from(report_of([0, 3], [1, 1], None, ["arrived", "arrived"]))
+    losses.learn_from(report_of(2, [0, 1, 2], losses=np.array([3.0, 1.0, math.nan]), outcomes=ONE_FAILED))
+    losses.learn_from(report_of(2, [0, 3]))
     assert losses.values.tolist() == [3.0, 1.0, -math.inf, -math.inf, math.inf]
     assert losses.tried.tolist() == [True, True, True, True, False]
     assert losses.guessed().tolist() == [3.0, 1.0, 2.0, 2.0, math.inf]
@@ -44,14 +37,14 @@ def test_a_loss_is_kept_until_another_is_reported() -> None:
 
 def test_a_missing_loss_counts_as_1_if_no_client_reported_one() -> None:
     losses = LastSignal(2)
-    losses.learn_from(report_of([0], [1], None, ["arrived"]))
+    losses.learn_from(report_of(2, [0]))
     assert losses.guessed().tolist() == [1.0, math.inf]
 
 
 def test_times_are_averaged_late_ones_are_corrected_and_failures_are_ignored() -> None:
     times = MeanTimes(4)
-    times.learn_from(report_of([0, 1, 2], [4.0, 9.0, 1.0], None, ["arrived", "late", "failed"]))
-    times.learn_from(report_of([0, 1], [6.0, 9.0], None, ["arrived", "late"]))
+    times.learn_from(report_of(2, [0, 1, 2], [4.0, 9.0, 1.0], outcomes=["arrived", "late", "failed"]))
+    times.learn_from(report_of(2, [0, 1], [6.0, 9.0], outcomes=["arrived", "late"]))
     assert times.means().tolist() == [5.0, 9.0, 0.0, 0.0]
     assert times.longest == 9.0
     late = LateArrivals(np.array([1, 2]), np.array([1, 1]), np.ones((2, 3)), np.full(2, 9.0), np.array([11.0, 13.0]))
@@ -66,8 +59,8 @@ def test_rounding_errors_do_not_change_the_integer_part_of_a_share() -> None:
 
 def test_forgetting_the_slowest_client_removes_its_time_from_the_longest() -> None:
     times = MeanTimes(3)
-    times.learn_from(report_of([0, 1], [4.0, 9.0], None, ["arrived", "arrived"]))
-    times.learn_from(report_of([0], [6.0], None, ["arrived"]))
+    times.learn_from(report_of(2, [0, 1], [4.0, 9.0]))
+    times.learn_from(report_of(2, [0], [6.0]))
     times.forget(np.array([2]))
     assert times.longest == 9.0
     times.forget(np.array([1]))
@@ -77,9 +70,9 @@ def test_forgetting_the_slowest_client_removes_its_time_from_the_longest() -> No
 
 def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
     losses = RelativeSignal(7)
-    losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [1.0, 2.0, 3.0], ["arrived"] * 3))
+    losses.learn_from(report_of(2, [0, 1, 2], losses=np.array([1.0, 2.0, 3.0])))
     assert losses.relative.tolist() == [1.0] * 7  # too few
-    losses.learn_from(report_of([3, 4, 5], [1, 1, 1], [1e300, -1.0, math.nan], ["arrived", "arrived", "failed"]))
+    losses.learn_from(report_of(2, [3, 4, 5], losses=np.array([1e300, -1.0, math.nan]), outcomes=ONE_FAILED))
     assert (losses.largest, losses.usual) == (3.0, (1 + 2 + 3 + 3 + 0) / 5)
     assert (losses.relative * losses.usual).round(12).tolist() == [1.0, 2.0, 3.0, 3.0, 0.0, 3.0, 3.0]
     losses.add(1)
@@ -93,11 +86,11 @@ def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
 
 def test_the_usual_loss_of_many_clients_is_computed_now_and_then() -> None:
     losses, everybody = RelativeSignal(1000), list(range(1000))
-    losses.learn_from(report_of(everybody, [1.0] * 1000, [2.0] * 1000, ["arrived"] * 1000))
-    losses.learn_from(report_of(everybody[:9], [1.0] * 9, [1.0] * 9, ["arrived"] * 9))
+    losses.learn_from(report_of(2, everybody, losses=np.full(1000, 2.0)))
+    losses.learn_from(report_of(2, everybody[:9], losses=np.ones(9)))
     assert losses.usual == 2.0
     assert losses.relative[:10].tolist() == [0.5] * 9 + [1.0]
-    losses.learn_from(report_of([9], [1.0], [1.0], ["arrived"]))
+    losses.learn_from(report_of(2, [9], losses=np.ones(1)))
     assert losses.usual == (990 * 2.0 + 10) / 1000
 
 

@@ -331,30 +331,6 @@ def test_with_expected_times_the_true_times_are_used() -> None:
         policy.ask(offer.without_truth())
 
 
-def test_known_times_are_faster_than_learned_ones_in_the_papers_world() -> None:
-    seconds = {}
-    for times in ("learned", "expected"):
-        policy = FairPace(40, times=times, accrual="always")
-        rounds = play(policy, PaperWorld(seed=1), 200)
-        seconds[times] = float(np.mean([record.report.duration for record in rounds]))
-        assert policy.certificate().behind.max() <= 2
-    assert seconds["expected"] < seconds["learned"] - 0.2
-
-
-def test_a_late_time_is_corrected_in_the_usual_times() -> None:
-    corrected, direct = (FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4") for _ in range(2))
-    available, contexts = np.ones(3, dtype=np.bool_), np.ones((1, 3))
-    direct.tell(make_report(1, [1], contexts, [14.0], available=available))
-    corrected.tell(make_report(1, [1], contexts, [10.0], available=available, outcomes=["late"]))
-    arrival = LateArrivals(np.array([1]), np.array([1]), contexts, np.array([10.0]), np.array([14.0]))
-    for policy, late in ((direct, None), (corrected, arrival)):
-        policy.tell(make_report(2, [0], contexts, [3.0], available=available, late_arrivals=late))
-    assert same_state(corrected.state(), direct.state())
-
-
-# State
-
-
 # Values of turns
 
 
@@ -378,19 +354,6 @@ def test_an_absurd_loss_buys_no_more_turns_than_one_that_a_tenth_of_the_clients_
         turns, behind = turns_with_losses(losses, 100)
         assert turns[attacker] <= 1.1 * plain[attacker]
         assert behind <= 2.0  # the tolerance
-
-
-def test_clients_with_large_losses_get_more_turns() -> None:
-    turns, behind = turns_with_losses(np.where(np.arange(40) % 2, 2.0, 0.5), 200)
-    assert turns[1::2].sum() > 1.3 * turns[::2].sum()
-    assert behind <= 2.0
-
-
-def test_slow_clients_wait_longer_with_a_head_start_within_the_tolerance() -> None:
-    plain, _ = turns_with_losses(np.full(40, np.nan), 25, head_start=0.0)
-    turns, behind = turns_with_losses(np.full(40, np.nan), 25)
-    assert (turns == 1).sum() > (plain == 1).sum()
-    assert behind <= 2.0
 
 
 @pytest.mark.parametrize("rate", [0.05, pytest.param(0.15, marks=pytest.mark.thorough)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policies.examples import same_state
-from turnout import FairPace, RoundOffer, RoundReport
+from turnout import FairPace
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -347,19 +347,3 @@ def test_the_filter_leaves_few_candidates_of_a_large_fleet() -> None:
         some_zero = np.where(rng.random(clients) < 0.1, 0.0, usual)
         times = np.where(some_zero > 0, usual * rng.uniform(0.5, 2, clients), 3.0)
         assert paced_cohort_of_times(times, some_zero, varied, size, everyone).cohort.considered < clients // 10
-
-
-def test_a_large_fleet_plays_the_same_rounds_with_both_kernels() -> None:
-    def play(clients: int = 3000) -> list[list[int]]:
-        rng, cohorts = np.random.default_rng(3), []
-        policy = FairPace(clients, cohort_size=30, guaranteed_rate="1/200", tolerance=0.1, allow_infeasible=True)
-        for round_ in range(1, 30):
-            offer = RoundOffer(round_, rng.random(clients) < 0.9, rng.uniform(0.5, 2, (clients, 3)))
-            rows = policy.ask(offer).clients
-            cohorts.append(rows.tolist())
-            times = offer.contexts[rows].sum(axis=1) * (1 + rows % 7)
-            policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=offer.available))
-        return cohorts
-
-    compiled, plain = by_both_kernels(play)
-    assert compiled == plain

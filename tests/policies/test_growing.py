@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.examples import SOME_PAIRS, around, same_state
 from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import SettingError
-from turnout.policies import RBCSF, CoolDown, RoundRobin, SkewedRandom
+from turnout.policies import CoolDown, SkewedRandom
 from turnout.policies.check_support import SmallFleet
 
 SMALL = 9
@@ -105,32 +105,6 @@ def test_a_policy_that_clients_have_joined_equals_one_built_with_them(
     restored = BUILD[name](large)
     restored.restore(grown.state())
     assert restored.ask(offer) == grown.ask(offer)
-
-
-def test_new_clients_are_owed_nothing_and_earn_from_their_first_round() -> None:
-    policy = RBCSF(3, cohort_size=1, guaranteed_rate="1/4")
-    fleet = SmallFleet(clients=3, availability=1.0)
-    for round_ in range(1, 5):
-        play_offer(policy, fleet, fleet.offer(round_))
-    policy.add(2)
-    assert policy.owed[3:].tolist() == [0.0, 0.0]
-    assert policy.certificate().promised.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
-    larger = SmallFleet(clients=5, availability=1.0)
-    play_offer(policy, larger, larger.offer(5))
-    assert policy.certificate().promised.tolist() == [1.25, 1.25, 1.25, 0.25, 0.25]
-    assert policy.certificate().books_balance
-
-
-def test_round_robin_selects_new_clients_first() -> None:
-    policy = RoundRobin(2, cohort_size=1)
-    for round_ in (1, 2):
-        policy.tell(RoundReport(round_, policy.ask(offer_to(2, round_)).clients, np.ones((1, 3)), np.ones(1)))
-    policy.add(1)
-    assert policy.ask(offer_to(3, 3)).clients.tolist() == [2]
-
-
-def offer_to(clients: int, round_: int) -> RoundOffer:
-    return RoundOffer(round_, np.ones(clients, dtype=bool), np.ones((clients, 3)))
 
 
 @pytest.mark.parametrize("name", sorted(BUILD))

@@ -104,30 +104,6 @@ def test_a_rate_that_no_policy_could_keep_is_refused_on_construction() -> None:
     assert RBCSF(100, allow_infeasible=True).cohort_size == 8
 
 
-def test_a_share_of_the_rounds_for_which_clients_are_available_is_easier_to_keep() -> None:
-    with pytest.raises(InfeasiblePromise):
-        RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39)
-    RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39, accrual="available")
-
-
-def test_clients_can_have_different_rates() -> None:
-    policy = RBCSF(40, guaranteed_rate=np.where(np.arange(40) < 4, 0.5, 0.1), speed_weight=1.0)
-    play_small_fleet(policy, 200)
-    assert (policy.turns[:4] >= 0.5 * 200 - policy.owed[:4]).all()
-    assert policy.turns[:4].min() > 85
-    assert policy.certificate().promised[:5].tolist() == [100.0] * 4 + [20.0]
-
-
-def test_a_turn_counts_when_selected_or_only_when_the_update_arrived() -> None:
-    report = RoundReport(1, np.array([0, 1, 2]), np.ones((3, 3)), np.ones(3), outcomes=["arrived", "late", "failed"])
-    chosen, contributed = RBCSF(4, cohort_size=3), RBCSF(4, cohort_size=3, counts="completed")
-    for policy in (chosen, contributed):
-        policy.tell(report)
-    assert chosen.turns.tolist() == [1, 1, 1, 0]
-    assert contributed.turns.tolist() == [1, 0, 0, 0]
-    assert contributed.owed.tolist() == [0.0, 0.15, 0.15, 0.15]
-
-
 def test_after_a_late_arrival_the_model_equals_one_that_learned_the_true_time() -> None:
     corrected, reference = RBCSF(4, cohort_size=2), RBCSF(4, cohort_size=2)
     contexts = np.array([[1.0, 0.0, 2.0], [1.0, 1.0, 3.0]])
@@ -140,20 +116,6 @@ def test_after_a_late_arrival_the_model_equals_one_that_learned_the_true_time() 
     reference.tell(RoundReport(**second))
     np.testing.assert_allclose(corrected.time_model.bank, reference.time_model.bank, atol=1e-12)
     np.testing.assert_array_equal(corrected.owed, reference.owed)
-
-
-def test_a_client_that_never_returns_gets_little_more_than_its_guaranteed_share() -> None:
-    """It is learned to be as slow as the deadline; if nothing were learned, it would always look fastest."""
-    policy = RBCSF(20, cohort_size=4, guaranteed_rate=0.1, speed_weight=5.0)
-    fleet = SmallFleet(clients=20, deadline=30.0)
-    for round_ in range(1, 201):
-        offer = fleet.offer(round_)
-        report = fleet.play(offer, policy.ask(offer))
-        silent = report.clients == 0
-        times = np.where(silent, 30.0, report.exchange_times)
-        outcomes = np.where(silent, "late", "arrived")
-        policy.tell(RoundReport(round_, report.clients, report.contexts, times, outcomes=outcomes))
-    assert policy.turns[0] / 200 < 0.12
 
 
 def test_the_theoretical_schedule_has_the_features_and_the_ridge_of_the_policy() -> None:
@@ -185,19 +147,6 @@ def test_contexts_can_have_any_number_of_features() -> None:
         policy.ask(RoundOffer(1, np.ones(10, dtype=bool), np.ones((10, 3))))
     with pytest.raises(ReportError, match="contexts have 3 features, but rbcsf was built for 5"):
         policy.tell(RoundReport(1, np.array([1]), np.ones((1, 3)), np.ones(1)))
-
-
-def test_a_refused_report_changes_nothing() -> None:
-    policy = RBCSF(4, cohort_size=2)
-    play_small_fleet(policy, 5)
-    before = policy.state()
-    arrivals = LateArrivals(np.array([1]), np.array([9]), np.ones((1, 3)), np.array([9.0]), np.array([14.0]))
-    with pytest.raises(ReportError, match=r"late_arrivals.clients\[0\] = 9 is unknown"):
-        policy.tell(RoundReport(6, np.array([1]), np.ones((1, 3)), np.ones(1), late_arrivals=arrivals))
-    assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
-
-
-# Extensions
 
 
 # Horizon

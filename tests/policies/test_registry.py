@@ -236,11 +236,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rbcsf", {"guaranteed_rate": 1.5}, r"guaranteed_rate must lie in \[0, 1\], not 1.5"),
     ("rbcsf", {"speed_weight": -1}, "speed_weight must be at least 0"),
     ("rbcsf", {"ridge": 0}, "ridge must be above 0"),
-    ("rbcsf", {"accrual": "never"}, "accrual must be"),
-    ("rbcsf", {"counts": "never"}, "counts must be"),
     ("rbcsf", {"exploration": "much"}, "exploration must be"),
     ("rbcsf", {"prior": "mean"}, "prior must be 'zero' or 'fleet'"),
-    ("rbcsf", {"max_owed": "many"}, "max_owed must be a number, not 'many'"),
     ("rbcsf", {"availability": [0.5, 0.5]}, "availability has 2 rows, but there are 40 clients"),
     ("rbcsf", {"horizon": 0}, "horizon must be at least 1, not 0"),
     *(("skewed", {"concentration": wrong}, "must be at least 1e-06") for wrong in (0, -1, 1e-310, math.nan)),
@@ -249,6 +246,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("active-fl", {"dropped": 2.0}, "dropped must be at most 1, not 2"),
     ("active-fl", {"uniform": 2.0}, "uniform must be at most 1, not 2"),
     ("cs-ucb-q", {"fairness_weight": 0}, "fairness_weight must be above 0"),
+    ("cs-ucb-q", {"guaranteed_rate": 0.3}, r"largest feasible rate is 0\.2"),
     ("cs-ucb", {"longest": 0}, "longest must be above 0"),
     *(
         ("e3cs", {"quota": wrong}, "quota must")
@@ -271,9 +269,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("with-guarantee", {"urgency": 0}, "urgency must be above 0, not 0"),
     ("with-guarantee", {"urgency": "much"}, "urgency must be a number, not 'much'"),
     ("with-guarantee", {"urgency": math.nan}, "urgency must be finite"),
-    ("with-guarantee", {"accrual": "never"}, "accrual must be"),
-    ("with-guarantee", {"counts": "never"}, "counts must be"),
-    ("with-guarantee", {"max_owed": -1}, "max_owed must be at least 0"),
     ("exclude-busy", {"rounds": 0}, "rounds must be at least 1, not 0"),
     ("eligible", {"allowed": []}, "allowed contains no client: pass a mask, rows, or a mapping"),
     ("eligible", {"allowed": [False] * 9}, "allowed contains no client"),
@@ -302,8 +297,3 @@ def test_invalid_settings_are_refused(name: str, settings: dict[str, Any], compl
     inner = {"policy": "random"} if name in WITH_POLICY else {}
     with pytest.raises(SettingError, match=complaint):
         make_policy(name, 40, **{**inner, **settings})
-
-
-def test_a_rate_that_no_policy_can_keep_is_refused() -> None:
-    with pytest.raises(InfeasiblePromise):
-        make_policy("cs-ucb-q", 100)

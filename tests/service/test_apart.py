@@ -81,7 +81,9 @@ def occupied(service: Service) -> Iterator[None]:
 def test_a_fleet_is_ready_again_when_it_can_be_written_although_nobody_writes(tmp_path: Path) -> None:
     with served(tmp_path) as service:
         with patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk is full")):
-            assert service.post("/clients", {"clients": ["a"]}).status == 503
+            failed = service.post("/clients", {"clients": ["a"]})
+            assert (failed.status, failed.headers["retry-after"], failed.data["detail"]) == (503, "1", UNSTORED)
+            assert service.send("GET", "/healthz", role=None).status == 200
             reply = readiness(service)
             assert (reply.status, reply.headers["retry-after"]) == (503, "1")
             assert reply.data == {"status": "not ready", "fleets": {"fleet": UNSTORED}}
@@ -279,6 +281,11 @@ def test_answers_without_a_change_are_not_stored(tmp_path: Path) -> None:
                 service.post(path, body, role="device", headers={"idempotency-key": f"{path}{number}"})
             service.ok("/clients", {"clients": ["phone-1"]}, headers=key)
             service.ok("/amendments", {"settings": {"deadline": None}}, headers={"idempotency-key": f"amend-{number}"})
+        service.ok("/turns", {"clients": ["a", "b", "c"]})
+        service.ok("/check-ins", {"client": "d"})
+        commits = service.fleets["fleet"].scheduler.metrics().commits
+        answer = service.ok("/check-ins", {"client": "d"}, headers={"idempotency-key": "waits"})
+        assert (answer["turn"], service.fleets["fleet"].scheduler.metrics().commits) == (None, commits)
     assert rows_of(tmp_path / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(1,)]
 
 

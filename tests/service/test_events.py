@@ -22,10 +22,9 @@ from requesting import read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
-from turnout.service import calls, events
+from turnout.service import events
 from turnout.service.access import FleetTokens
 from turnout.service.metrics import TIMES, Traffic
-from turnout.service.serving import Options
 from turnout.web.errors import UNREADABLE
 from turnout.web.prometheus import labels, metrics_text
 from waiting import MAX_WAIT, wait_until
@@ -344,20 +343,6 @@ def test_the_state_of_a_fleet_without_rounds(both: Service) -> None:
     both.ok("/reports", {"turn": 1, "seconds": 1.0}, fleet="other")
     assert metrics(both, fleet="other")['turnout_running_turns{fleet="other"}'] == 1
     assert not [name for name in values if 'fleet="fleet"' in name]  # the token is of another fleet
-
-
-def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calls, "PROBE_SECONDS", 0.0)
-    options = Options(port=0, tokens=False)
-    with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}, options=options) as both:
-        path = tmp_path / "fleet.turnout"
-        path.rename(tmp_path / "elsewhere")
-        values = metrics(both)
-        assert (values['turnout_up{fleet="fleet"}'], values['turnout_up{fleet="other"}']) == (0, 1)
-        (tmp_path / "elsewhere").rename(path)
-        wait_until(lambda: metrics(both)['turnout_up{fleet="fleet"}'] == 1, "it is tried again")
 
 
 def test_who_may_read_metrics(both: Service) -> None:

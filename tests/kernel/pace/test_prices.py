@@ -34,13 +34,6 @@ def make_pace(rounds: list[int], turns: list[int], *, rate: int = 3, tolerance: 
     return Pace(rate, np.array(rounds), np.array(turns, dtype=np.int32), 20, tolerance * 20 - rate, tolerance * 10)
 
 
-def test_a_price_is_the_share_of_a_round_times_the_barrier() -> None:
-    """The worked example: 420 s, cohorts of ten, 0.6 turns behind and 0.9 allowed."""
-    pace = Pace(2, np.array([5]), np.zeros(1, dtype=np.int32), 20, 18.0, 10.0)
-    assert pace.behind(np.array([0])).tolist() == [12]
-    assert pace.prices(np.array([0]), np.array([420.0]), 1.0, 10).tolist() == pytest.approx([157.5])
-
-
 @given(
     rate=st.integers(0, 20),
     rounds=st.integers(0, 300),
@@ -72,20 +65,6 @@ def test_prices_equal_the_formula(
             / (min(allowed - behind, full) + max(allowed - behind - full, Fraction(0)) * Fraction(425, 25 + rounds))
         )
         assert price == pytest.approx(float(expected), rel=1e-9)
-
-
-def test_a_surplus_lowers_the_price_and_the_barrier_grows_without_limit() -> None:
-    prices = make_pace([0, 4, 8, 11, 12], [0, 0, 0, 0, 0]).prices(np.arange(5), np.full(5, 80.0), 1.0, 8)
-    assert (np.diff(prices[:4]) > 0).all()
-    assert prices[4] == -1.0  # 39 units behind, 37 allowed
-    surplus = make_pace([0, 0], [0, 3]).prices(np.arange(2), np.full(2, 80.0), 1.0, 8)
-    assert 0 < surplus[1] < surplus[0]
-
-
-def test_the_floor_is_in_the_numerator_only() -> None:
-    """A client that may hardly be behind: max(a, tolerance/2) / (a − b)."""
-    pace = Pace(2, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([4.0]), 20.0)
-    assert pace.prices(np.array([0]), np.array([10.0]), 1.0, 5).tolist() == [10 / (0.8 * 5) * 20 / (4 - 2)]
 
 
 @pytest.mark.parametrize("head_start", [0.0, 25.0])

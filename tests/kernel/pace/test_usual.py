@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from policies.examples import make_report
-from turnout.errors import StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.usual import UsualContexts, UsualTimes, credible_times
 from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundReport
@@ -28,10 +27,6 @@ def test_the_usual_context_is_the_mean_of_the_own_contexts_and_one_of_the_fleet(
     assert weights.tolist() == [3.0, 2.0, 1.0]
     # Client 0: mean of (1, 0), (2, 4) and the fleet's (2, 2); client 2 has no turns and a negative prediction.
     assert (weighted / weights).tolist() == pytest.approx([5 / 3 + 10 * 2, 2 * 2.5 + 20 * 2.0, 0.0])
-
-
-def test_before_the_first_turn_the_mean_context_is_zero() -> None:
-    assert UsualContexts(3, 2).fleet_mean().tolist() == [0.0, 0.0]
 
 
 def test_before_the_first_turn_the_mean_time_is_that_of_the_available_clients() -> None:
@@ -69,28 +64,6 @@ def test_forget_removes_a_client_from_the_fleets_mean() -> None:
     usual.forget(np.array([0]))
     assert usual.fleet_mean().tolist() == [0.0]
     assert not usual.state()["fleet"].any()
-
-
-def test_the_order_of_the_rows_of_a_report_does_not_affect_rounding() -> None:
-    rng = np.random.default_rng(0)
-    contexts, order = rng.random((6, 2)) * 1e3, rng.permutation(6)
-    sorted_, shuffled = UsualContexts(6, 2), UsualContexts(6, 2)
-    sorted_.learn_from(make_report(1, np.arange(6), contexts, np.ones(6)))
-    shuffled.learn_from(make_report(1, order, contexts[order], np.ones(6)))
-    for key, value in sorted_.state().items():
-        assert value.tobytes() == shuffled.state()[key].tobytes()
-
-
-def test_a_state_of_another_shape_is_refused() -> None:
-    usual = UsualContexts(3, 2)
-    usual.add(2)
-    assert usual.sums.shape == (3, 5)
-    state = usual.state()
-    usual.restore(state)
-    with pytest.raises(StateError, match="sums"):
-        UsualContexts(3, 2).restore(state)
-    with pytest.raises(StateError, match="fleet"):
-        usual.restore({"sums": state["sums"]})
 
 
 # Credible times

@@ -21,14 +21,6 @@ def turn(decision: int, client: int, present: list[bool], capped: list[int] | No
     return TurnStart(decision, client, np.array(present), np.array(capped or [], dtype=np.int64))
 
 
-def test_those_that_are_present_earn_unless_they_earned_a_turn_since_theirs_began() -> None:
-    started = turn(3, 0, [True, True, False, True], [3])
-    assert started.earning().tolist() == [True, True, False, False]
-    assert started.present.tolist() == [True, True, False, True]
-    assert turn(3, 0, [True, False]).earning().tolist() == [True, False]
-    assert started.rows.tolist() == [0]
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -138,15 +130,6 @@ def test_a_turn_that_counts_when_the_client_is_back_is_paid_then() -> None:
     queues.pay(np.array([0]))
     assert queues.owed.tolist() == [0.0, 1.5]
     assert queues.certificate([0, 0]).promised.tolist() == [1.5, 1.5]
-
-
-def test_a_turn_is_earned_with_as_many_decisions_as_the_rate_says() -> None:
-    assert FairnessQueues(2, "2/7").decisions_per_turn() == 3
-    assert FairnessQueues(2, 0).decisions_per_turn() > 10**15
-    limits = FairnessQueues(3, np.array([0.5, 0.0, 0.1])).decisions_per_turn()
-    assert isinstance(limits, np.ndarray)
-    assert limits[[0, 2]].tolist() == [2, 10]
-    assert limits[1] > 10**15
 
 
 def test_a_payment_counts_what_was_forfeited_to_the_cap_before() -> None:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 
-SERVER = ServerPace(decisions_per_second=2.0, mean_turn=4.0, slots=8, clients=40)
-
 
 def literal_wait(server: ServerPace, client: ClientPace, score: float) -> float:
     """Computes the wait as the formula is written, with one name for each of its terms."""
@@ -58,24 +56,3 @@ def literal_wait(server: ServerPace, client: ClientPace, score: float) -> float:
 )
 def test_the_wait_equals_a_literal_computation(server: ServerPace, client: ClientPace, score: float) -> None:
     assert paced_wait(server, client, score) == pytest.approx(literal_wait(server, client, score), rel=1e-9)
-
-
-def test_a_client_that_asks_rarely_is_urgent_earlier_but_not_before_half_of_the_tolerance() -> None:
-    """It is 0.6 turns behind a tolerance of 1, and earns 0.02 turns with each of two decisions per second."""
-    often = ClientPace(rate=0.02, tolerance=1.0, behind=0.6, usual=6.0, interval=0.0)
-    assert paced_wait(SERVER, often, -600.0) > SERVER.shortest_wait
-    assert paced_wait(SERVER, often._replace(interval=10.0), -600.0) == SERVER.shortest_wait  # it may be 0.58 behind
-    rarely = often._replace(behind=0.45, interval=1000.0)
-    assert paced_wait(SERVER, rarely, -600.0) > SERVER.shortest_wait  # it may be 0.5 behind, however rarely it asks
-
-
-def test_a_client_waits_for_longer_while_it_has_a_head_start() -> None:
-    """Its usual time is 6 s, so it wins against a score of −6 with a room of 0.5, which it has after half of its slack.
-
-    With a head start of 1 turn, of which 0.02 fade with each decision, the slack of 1.5 turns shrinks twice as fast.
-    """
-    client = ClientPace(rate=0.02, tolerance=1.02, behind=0.0, usual=6.0, interval=0.0)
-    assert paced_wait(SERVER, client, -6.0) == pytest.approx(0.5 / 0.02 / 2 / 2)
-    waiting = client._replace(head_start=1.0, fading=0.02)
-    assert paced_wait(SERVER, waiting, -6.0) == pytest.approx(1.5 / 0.04 / 2 / 2)
-    assert paced_wait(SERVER, waiting._replace(head_start=0.2), -6.0) == pytest.approx(0.5 / 0.02 / 2 / 2)

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cli.in_process import run
 from hostile import run_limited
 from live import restless_server
 from live.audit.test_explain import play
-from live.fleets import OpenFleet, World, named, offered, play_round, take_snapshot
+from live.fleets import OpenFleet, World, offered, play_round, take_snapshot
 from live.forging import forge_snapshot
 from live.serving import EACH_PART, PARTS
 from postgres import tables
@@ -308,42 +307,6 @@ def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_pat
     assert (
         done.stdout == f"field rounds: {content['rounds']} in the certificate, {content['rounds'] - 1} in the record\n"
     )
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {
-            "policy": "rbcsf",
-            "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0},
-            "backoff_after": 3,
-        },
-        {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 0.5, "tolerance": 0.75}},
-        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "counts": "selected"}},
-        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.0}},
-        {"policy": "rbcsf", "settings": {"cohort_size": 3, "horizon": 30}, "overcommit": 1.5},
-        {"settings": {"cohort_size": 3}, "overcommit": 1.5},
-        {"policy": "with-guarantee", "settings": {"policy": "random", "guaranteed_rate": 0.2}},
-    ],
-)
-def test_every_kind_of_guarantee_can_be_certified(
-    open_fleet: OpenFleet, folder: Path, settings: dict[str, Any]
-) -> None:
-    scheduler, world = open_fleet(**{"deadline": 20.0, **settings}), World(12)
-    play(scheduler, world, 1, 10)
-    scheduler.retire("c3")
-    play(scheduler, world, 11, 15)
-    scheduler.forget("c5")
-    play(scheduler, World(14), 16, 18)
-    scheduler.choose(offered("new", *named(4)))  # the record has the new client only after its round is closed
-    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    assert verify_files((folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes()) == []
-    assert "new" not in content["clients"]
-    assert any(client.startswith("forgotten-") for client in content["clients"])
-    if "max_owed" in settings["settings"]:
-        cap = Fraction(settings["settings"]["max_owed"]) * content["terms"]["units_per_turn"]
-        assert content["terms"]["cap_units"] == int(cap)
-        assert any(client["forfeited_units"] for client in content["clients"].values())
 
 
 def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, folder: Path) -> None:

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 from live.fleets import play_round, summary_round, take_snapshot
-from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_summary_state, forge_turn
+from live.forging import (
+    alter,
+    fetch_row,
+    forge_event,
+    forge_snapshot,
+    forge_summary_state,
+    forge_turn,
+    swap_running_turns,
+)
 from live.serving import killed_after
 from live.turns.slots.played import open_slots, play_turns
 from postgres import copy_store, is_file, tables
@@ -521,15 +529,6 @@ def test_a_cut_off_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
         assert [turn.kind for turn in scheduler.history()].count("cut_off") == 2
         assert scheduler.certificate().turns.sum() == 4
     assert problems(path) == {}
-
-
-def swap_running_turns(db: Connection) -> None:
-    """Stores the newest running turn as the oldest one, with the digest that belongs there."""
-    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
-    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
-    values = (data, digest_of(b"", str(first), data), first)
-    assert first < last
-    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
 
 
 def end_the_turn_of_another_client(db: Connection) -> None:

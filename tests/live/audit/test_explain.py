@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,8 @@ import pytest
 
 from live import fleets
 from live.forging import alter
-from narrowing import known
 from turnout.errors import ReportError, StoreError
-from turnout.kernel.rounds import RoundOffer
-from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live.turns.records import offer_digest, pack_offer
+from turnout.live import ClientStatus, Scheduler
 from turnout.policies.explain.explanation import Explanation
 
 FAIR: dict[str, Any] = {"cohort_size": 3, "guaranteed_rate": 0.2}
@@ -101,29 +97,6 @@ def test_rounds_with_fewer_clients_than_places_are_explained_exactly(
         fleets.play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in statuses})
     inexact = [explanation.sentence for explanation in explain_all(scheduler, range(1, 9)) if not explanation.exact]
     assert inexact == []
-
-
-def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(open_fleet: fleets.OpenFleet) -> None:
-    scheduler, world = open_fleet(**RBCSF), fleets.World(12)
-    play(scheduler, world, 1, 20)
-    scheduler.choose(world.statuses(21))
-    with FleetReader(scheduler.path) as reader:
-        recorded = known(reader.offer(21))
-    offer = RoundOffer(21, recorded.available, known(recorded.whole_contexts()))
-    problem = known(fleets.state_of(scheduler).fleet.policy.cohort_problem(offer))
-    checked = 0
-    for row, client in enumerate(scheduler.clients):
-        explanation = scheduler.explain(client)
-        if explanation.outcome != "not chosen":
-            continue
-        checked += 1
-        assert explanation.missing_units is not None
-        for extra, selected in ((explanation.missing_units, True), (explanation.missing_units - 1, False)):
-            units = problem.values.units.copy()
-            units[row] += extra
-            changed = replace(problem, values=problem.values._replace(units=units))
-            assert (row in changed.solve().rows) is selected
-    assert checked > 3
 
 
 def test_clients_that_could_not_be_selected_are_explained(open_fleet: fleets.OpenFleet) -> None:
@@ -213,20 +186,6 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     assert scheduler.explain("forgotten-1", 12).outcome == "retired"
 
 
-def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet: fleets.OpenFleet) -> None:
-    scheduler, world = open_fleet(settings=FAIR), fleets.World(8)
-    play(scheduler, world, 1, 5)
-    scheduler.choose(world.statuses(6))
-    with FleetReader(scheduler.path) as reader:
-        offer = known(reader.offer(6))
-    data, availability = pack_offer(replace(offer, contexts=known(offer.contexts) * 1.5))
-    values = (data, offer_digest(6, availability, data))
-    alter(scheduler.path, lambda db: db.execute("UPDATE offers SET data = ?, digest = ? WHERE round = 6", values))
-    explanation = scheduler.explain("c0")
-    assert not explanation.exact
-    assert "computing it again gives another selection" in explanation.sentence
-
-
 def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: fleets.OpenFleet) -> None:
     scheduler = open_fleet()
     for _ in range(3):
@@ -250,14 +209,6 @@ def test_rounds_whose_availability_was_dropped_are_not_explained_exactly(
     assert not explanation.exact
     assert "the availability of clients in a round is not stored any more" in explanation.sentence
     assert scheduler.explain("c0", 4).exact
-
-
-def test_other_policies_are_explained_without_an_objective(open_fleet: fleets.OpenFleet) -> None:
-    scheduler = open_fleet(policy="random")
-    chosen = fleets.play_round(scheduler, fleets.offered(*fleets.named(4)))
-    explanation = scheduler.explain(chosen[0])
-    assert (explanation.outcome, explanation.exact, explanation.policy) == ("chosen", False, "random")
-    assert "random did not weigh seconds against turns owed" in explanation.sentence
 
 
 def test_offers_are_kept_small(open_fleet: fleets.OpenFleet, folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from live import fleets
-from live.forging import alter, chain_events, fetch_row, forge_snapshot, forge_turn
+from live.forging import alter, chain_events, fetch_row, forge_snapshot, forge_turn, swap_running_turns
 from live.turns.slots.played import open_slots, play_turns
 from postgres import stored_bytes, tables
 from turnout.errors import SettingError, StoreError
@@ -25,7 +25,7 @@ from turnout.live.journal.summary import read_totals, trim
 from turnout.live.journal.turns import continue_redaction
 from turnout.live.operation.monitoring import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
-from turnout.live.turns.records import LateTimes, RecordedOffer, Turn, digest_of
+from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.rounds.records import ClosedRound, OpenRound, pack_closed
 from turnout.storage.store import Connection, Store
 
@@ -306,21 +306,6 @@ def test_turns_without_rounds_are_refused_in_a_fleet_with_rounds(open_fleet: fle
         Scheduler.open(scheduler.path)
 
 
-def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_missing(folder: Path) -> None:
-    path = written_slots(folder / "fleet.turnout")
-    alter(path, "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)")
-    with pytest.raises(StoreError, match="the presence of clients at a decision is not stored any more"):
-        Scheduler.open(path)
-
-
-def give_a_turn_to_another_client(db: Connection) -> None:
-    """Stores the data of the newest running turn under the number of the oldest, with the right digest."""
-    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
-    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
-    values = (data, digest_of(b"", str(first), data), first)
-    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -332,11 +317,15 @@ def give_a_turn_to_another_client(db: Connection) -> None:
             lambda db: db.execute("DELETE FROM open_round WHERE round = (SELECT MAX(round) FROM open_round)"),
             "the running turns are not those of the decisions",
         ),
-        (give_a_turn_to_another_client, "the running turns are not those of the decisions"),
+        (swap_running_turns, "the running turns are not those of the decisions"),
+        (
+            "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)",
+            "the presence of clients at a decision is not stored any more",
+        ),
     ],
 )
-def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
-    folder: Path, damage: Callable[[Connection], object], message: str
+def test_a_fleet_without_rounds_is_refused_if_its_running_turns_or_presence_are_damaged(
+    folder: Path, damage: str | Callable[[Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")
     alter(path, damage)

@@ -159,6 +159,7 @@ def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: P
             "a client that is new in the open round joins when it is closed"
         )
         assert reader.history(round=2) == scheduler.history(round=2)
+        assert [reader.explain("c0", number) for number in (3, 5)] == [scheduler.explain("c0", n) for n in (3, 5)]
         state = reader.state()
         assert pack_snapshot(state.state()) == packed(scheduler)
         assert known(state.opened).round == 5

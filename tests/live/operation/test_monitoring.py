@@ -126,7 +126,7 @@ def test_the_promise_is_judged_after_rounds_1_2_4_and_8_and_in_small_fleets_afte
     assert rounds == judged
 
 
-def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) -> None:
+def test_every_closed_round_is_tracked_with_its_number_failures_and_losses(open_fleet: OpenFleet) -> None:
     recording = Recording()
     with open_fleet(settings=SETTINGS) as untracked:
         play_round(untracked, IDS)
@@ -138,19 +138,14 @@ def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) ->
     assert (metrics["round/selected"], metrics["round/arrived"], metrics["round/failed"]) == (2.0, 2.0, 0.0)
     assert metrics["promise/turns_behind"] == pytest.approx(scheduler.certificate().behind.max())
     assert "time/elapsed_seconds" not in metrics
-    scheduler.close()
-    assert recording.closed == 1
-
-
-def test_failures_and_losses_are_tracked(open_fleet: OpenFleet) -> None:
-    recording = Recording()
-    scheduler = open_fleet(settings=SETTINGS, tracker=recording)
     first, second = scheduler.choose(IDS)
     scheduler.report(first, 3.0, loss=0.5)
     scheduler.report_failure(second, "battery")
     scheduler.close_round()
-    _, metrics = recording.steps[0]
+    _, metrics = recording.steps[-1]
     assert (metrics["round/arrived"], metrics["round/failed"], metrics["metrics/loss"]) == (1.0, 1.0, 0.5)
+    scheduler.close()
+    assert recording.closed == 1
 
 
 def test_a_tracker_that_fails_does_not_stop_a_fleet(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:

@@ -162,26 +162,6 @@ def test_the_certificate_begins_with_the_summary_and_is_verified(kept: Path, who
     assert verifier.differences((folder / "kept.json").read_bytes(), lines) == []
 
 
-@pytest.mark.parametrize(
-    ("field", "change"),
-    [
-        ("turns", lambda client: client["turns"] + 1),
-        ("promised_units", lambda client: client["promised_units"] - 1),
-        ("owed_units", lambda client: client["owed_units"] + 1),
-        ("broken_since", lambda _: 10**6),
-    ],
-)
-def test_a_changed_summary_of_a_record_is_noticed(kept: Path, folder: Path, field: str, change: Any) -> None:
-    certify(kept, folder / "c.json", folder / "c.jsonl")
-    lines = (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
-    summary = json.loads(lines[1])
-    client = summary["clients"]["c0"]
-    client[field] = change(client)
-    forged = [lines[0], f"{json.dumps(summary)}\n".encode(), *lines[2:]]
-    assert verifier.differences((folder / "c.json").read_bytes(), forged) != []
-    assert verifier.differences((folder / "c.json").read_bytes(), [lines[0], *lines[2:]]) != []
-
-
 def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> None:
     with FleetReader(kept) as scheduler:
         first = scheduler.summary().round
@@ -361,7 +341,9 @@ def test_a_large_fleet_is_certified_from_its_last_snapshot(
     fleets.take_snapshot(scheduler)
     for _ in range(3):
         fleets.play_round(scheduler, fleets.offered(*"abcde"))
+    scheduler.choose(fleets.offered("new"))  # the record has a new client only after its round is closed
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert list(content["clients"]) == list("abcde")
     assert content["summary"]["round"] == 6
     assert content["rounds"] == 9
     assert sum(client["turns"] for client in content["clients"].values()) == 18
@@ -454,11 +436,6 @@ def test_rounds_are_kept_for_days(open_fleet: fleets.OpenFleet, monkeypatch: pyt
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().round == 120 - 60
     assert fleets.problems(scheduler.path) == []
-
-
-def test_rounds_are_kept_as_long_as_late_clients_may_report(open_fleet: fleets.OpenFleet) -> None:
-    with pytest.raises(SettingError, match="keep_rounds must be at least 10, got 9: late clients may still report"):
-        open_fleet(keep_rounds=9)
 
 
 def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: fleets.OpenFleet, folder: Path) -> None:

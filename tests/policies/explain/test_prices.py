@@ -16,7 +16,6 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.pace.prices import exact_prices, price_order
-from turnout.lab import PaperWorld, play
 from turnout.policies.check_support import SmallFleet
 from turnout.policies.explain.explanation import Explanation, explain_choice
 from turnout.policies.explain.margin import selection_margin
@@ -377,23 +376,6 @@ def test_prices_with_a_head_start_and_values_are_explained_exactly(accrual: Any,
         if match:
             share, factor, slack, value, price = (float(part or 0) for part in match.groups())
             assert share * factor / slack + value == pytest.approx(price, rel=0.02, abs=0.02)
-
-
-@pytest.mark.parametrize("accrual", ["available", "always"])
-@pytest.mark.parametrize("rounds", [0, 1, 30])
-def test_every_client_of_a_round_in_the_papers_world_is_explained_exactly(accrual: Any, rounds: int) -> None:
-    policy, world = FairPace(40, accrual=accrual), PaperWorld(seed=3)
-    assert sum(1 for _ in play(policy, world, rounds)) == rounds
-    offer = world.offer(rounds + 1).without_truth()
-    selection = policy.ask(offer)
-    for row in range(40):
-        result = explain_choice(policy, offer, selection, row)
-        assert result.exact
-        if not offer.available[row]:
-            assert result.outcome == "not available"
-        else:
-            assert (result.outcome == "chosen") == (row in selection.clients)
-            assert result.rounds_until is None or result.rounds_until >= 1
 
 
 def test_identical_clients_are_explained_exactly() -> None:

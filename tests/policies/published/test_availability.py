@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.examples import played
-from turnout import RoundOffer, RoundReport
+from turnout import RoundOffer
 from turnout.kernel.randomness import round_rng
 from turnout.policies import E3CS, REFL
 from turnout.policies.check_support import SmallFleet
@@ -84,19 +84,6 @@ def test_weights_grow_as_in_the_paper() -> None:
     np.testing.assert_allclose(policy.log_weights, [math.log(weight) for weight in weights.values()], rtol=1e-9)
 
 
-def test_reliable_clients_are_preferred_and_the_others_keep_their_quota() -> None:
-    policy = E3CS(20, cohort_size=4, quota=0.5)
-    available, contexts = np.ones(20, dtype=bool), np.ones((20, 3))
-    turns = np.zeros(20)
-    for round_ in range(1, 501):
-        chosen = policy.ask(RoundOffer(round_, available, contexts)).clients
-        outcomes = np.where(chosen < 4, "arrived", "failed")
-        policy.tell(RoundReport(round_, chosen, contexts[:4], np.ones(4), available=available, outcomes=outcomes))
-        turns[chosen] += 1
-    assert turns[4:].min() / 500 > 0.07  # half of 4/20, minus sampling noise
-    assert turns[:4].mean() / 500 > 0.5  # the limit is 0.6
-
-
 def test_the_quota_follows_its_schedule() -> None:
     policy = E3CS(4, quota=[(1, 0.0), (10, 0.5), (20, 1)])
     assert [policy.quota(round_) for round_ in (1, 9, 10, 19, 20, 1000)] == [0, 0, 0.5, 0.5, 1, 1]
@@ -134,32 +121,3 @@ def test_150_rounds_equal_a_literal_implementation(window: int, hold_off: int) -
             assert selection.clients.tolist() == sorted(sorted(rows, key=rank)[:6])
         available_in.append(set(rows))
         last.update(dict.fromkeys(selection.clients.tolist(), offer.round))
-
-
-def test_clients_that_are_rarely_available_again_are_selected_first() -> None:
-    policy = REFL(6, cohort_size=2, hold_off=0)
-    contexts = np.ones((6, 3))
-    for round_ in range(1, 41):
-        available = np.array([True, True, True, True, round_ % 4 == 0, round_ % 5 == 0])
-        policy.tell(RoundReport(round_, np.empty(0, dtype=np.int64), contexts[:0], np.empty(0), available=available))
-    assert policy.chances[:4].min() > 0.9 > 0.2 > policy.chances[4:].max()
-    assert policy.ask(RoundOffer(41, np.ones(6, dtype=bool), contexts)).clients.tolist() == [4, 5]
-
-
-def test_ties_are_broken_at_random_and_recent_participants_are_held_off() -> None:
-    policy = REFL(10, cohort_size=2, hold_off=3)
-    available, contexts = np.ones(10, dtype=bool), np.ones((10, 3))
-    assert len({tuple(policy.ask(RoundOffer(round_, available, contexts)).clients) for round_ in range(1, 40)}) > 20
-    for round_ in range(1, 60):
-        chosen = policy.ask(RoundOffer(round_, available, contexts)).clients
-        last = policy.last_rounds[chosen]
-        assert ((round_ - last > 3) | (last == 0)).all()
-        policy.tell(RoundReport(round_, chosen, contexts[:2], np.ones(2), available=available))
-
-
-def test_a_client_that_is_held_off_is_selected_if_no_other_is_left() -> None:
-    policy = REFL(3, cohort_size=2, hold_off=9)
-    available, contexts = np.ones(3, dtype=bool), np.ones((3, 3))
-    policy.tell(RoundReport(1, np.array([0, 1]), contexts[:2], np.ones(2), available=available))
-    assert 2 in policy.ask(RoundOffer(2, available, contexts)).clients
-    assert len(policy.ask(RoundOffer(2, available, contexts)).clients) == 2

@@ -125,22 +125,9 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
     assert answer is marker or member in without_answer or member.startswith("tell")
 
 
-def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attribute() -> None:
+def test_a_wrapper_has_no_other_attribute_of_the_policy_inside_and_can_be_copied() -> None:
     policy = CoolDown(Overcommit(INNER["rbcsf"](40), 1.5), 1)
     play_rounds(policy, SmallFleet(), 1, 5)
-    assert isinstance(policy.policy, Overcommit)
-    inner = policy.policy.policy
-    assert policy.certificate() is not None
-    for name in ("guarantee", "debts", "time_model"):
-        assert vars(policy)[name] is vars(inner)[name] is not None
-    assert (policy.target_size, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
-    assert policy.exploration_at(3) == inner.exploration_at(3)
-    offer = SmallFleet().offer(6)
-    problem = known(policy.cohort_problem(offer))
-    assert problem.size == 8
-    assert not problem.available[~offer.available].any()
-    assert CoolDown(UniformRandom(9)).certificate() is None
-    assert CoolDown(UniformRandom(9)).guarantee is None
     with pytest.raises(AttributeError):
         policy.speed_weight  # type: ignore[attr-defined]  # noqa: B018
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):

@@ -68,12 +68,6 @@ def test_the_cohort_grows_by_the_factor_and_the_target_stays() -> None:
     assert (twice.cohort_size, twice.target_size) == (220, 100)
 
 
-def test_only_updates_that_counted_are_paid_if_a_turn_counts_when_it_contributes() -> None:
-    policy = Overcommit(RBCSF(10, cohort_size=2, counts="completed"), 2)
-    policy.tell(report_of(1, [0, 1, 2, 3], [4.0, 1.0, 3.0, 2.0]))
-    assert known(policy.certificate()).turns.tolist()[:4] == [0, 1, 0, 1]
-
-
 def test_an_invalid_factor_is_refused() -> None:
     with pytest.raises(SettingError, match=r"factor must be at least 1, not 0\.9"):
         Overcommit(UniformRandom(9), 0.9)

@@ -214,16 +214,13 @@ def holding(path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> li
     return writing_processes(path)
 
 
-@pytest.mark.parametrize(("first", "last"), [(120, 120), (100, 120), (120, 127), (0, "EOF"), (120, "EOF")])
-def test_a_lock_on_the_byte_of_writers_is_found(
-    path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int | str
+def test_a_lock_on_the_byte_of_writers_is_found_and_one_on_other_bytes_is_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == [4711]
-
-
-@pytest.mark.parametrize(("first", "last"), [(121, 127), (100, 119), (121, "EOF")])
-def test_a_lock_on_other_bytes_is_not(path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int | str) -> None:
-    assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == []
+    for first, last in ((120, 120), (100, 120), (120, 127), (0, "EOF"), (120, "EOF")):
+        assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == [4711]
+    for first, last in ((121, 127), (100, 119), (121, "EOF")):
+        assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == []
 
 
 def test_locks_of_readers_of_other_kinds_files_and_namespaces_are_not(

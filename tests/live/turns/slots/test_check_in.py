@@ -15,7 +15,7 @@ from benchmarks.check_ins import Clock, check_ins, simulated_clock
 from live.fleets import client_rows, named, packed, packed_from_disk, problems
 from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
-from turnout.errors import OfferError, SettingError
+from turnout.errors import OfferError
 from turnout.live import FleetStatus, certify
 from turnout.live._internals import listen, news_since
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
@@ -111,16 +111,6 @@ def test_a_device_that_listens_need_not_ask_and_is_told_of_its_turn(tmp_path: Pa
         assert news_since(scheduler, 3) == SlotNews(3, [], 0, has_ended=True)
         scheduler.fill([])
         assert news_since(scheduler, 3) == SlotNews(3, [], 1, has_ended=False)
-
-
-def test_a_client_that_is_away_for_longer_than_it_was_told_earns_nothing(tmp_path: Path, clock: Clock) -> None:
-    with open_devices(tmp_path / "fleet.turnout", concurrency=1) as scheduler:
-        scheduler.check_in("a")
-        wait = wait_of(scheduler.check_in("b"))
-        clock.now += 10.0 + wait.seconds
-        scheduler.report(1, 3.0)
-        assert turn_of(scheduler.check_in("c")).id == 2
-        assert scheduler.certificate().promised.tolist() == pytest.approx([1 / 20, 0.0, 1 / 20])
 
 
 def test_a_client_that_is_further_ahead_waits_longer(tmp_path: Path, clock: Clock) -> None:
@@ -233,17 +223,6 @@ def test_check_ins_that_are_refused_change_nothing(tmp_path: Path) -> None:
         assert packed(scheduler) == before
         assert scheduler.clients == []
         assert turn_of(scheduler.check_in("a")).id == 1
-    with (
-        Scheduler.open(tmp_path / "rounds.turnout") as rounds,
-        pytest.raises(SettingError, match="check_in needs a fleet with a concurrency"),
-    ):
-        rounds.check_in("a")
-    with pytest.raises(SettingError, match="status_ttl needs a concurrency"):
-        Scheduler.open(tmp_path / "other.turnout", status_ttl=5.0)
-    with pytest.raises(SettingError, match="status_ttl must be above 0"):
-        open_devices(tmp_path / "other.turnout", status_ttl=0.0)
-    with pytest.raises(SettingError, match=r"was created with status_ttl=10\.0, got 20\.0"):
-        open_devices(tmp_path / "fleet.turnout", settings={"guaranteed_rate": "1/2"}, status_ttl=20.0)
 
 
 def test_check_ins_do_not_survive_a_restart_or_forgetting(tmp_path: Path) -> None:
