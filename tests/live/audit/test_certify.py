@@ -314,6 +314,9 @@ def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, fold
     empty = open_fleet("empty")
     with pytest.raises(StoreError, match="no client has joined"):
         certify(empty.path, out, record)
+    empty.choose(offered("a"))  # who joins when the round is closed
+    with pytest.raises(StoreError, match="no client has joined"):
+        certify(empty.path, out, record)
     unguaranteed = open_fleet("unguaranteed", policy="random")
     play_round(unguaranteed, offered("a", "b"))
     with pytest.raises(SettingError, match="the policy random guarantees nothing"):

@@ -56,7 +56,9 @@ def certify(fleet: str | Path | DatabaseAddress, certificate: Path, record: Path
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
     with FleetReader(location) as reader, journal_of(reader).reading() as db:
         settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
-        if not state.fleet.ids:
+        # Clients that are new in the open round are not part of the record until it is closed.
+        joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
+        if not joined:
             raise StoreError(f"no client has joined {location} yet: close a round before you certify")
         queues = state.fleet.queues
         start = reader.replay_start(with_availability=queues is not None and queues.accrual == "available")
@@ -72,8 +74,6 @@ def certify(fleet: str | Path | DatabaseAddress, certificate: Path, record: Path
         }
         if start is not None:
             header["summary"] = {"event": start.event, "round": start.fleet.round}
-        # Clients that are new in the open round are not part of the record until it is closed.
-        joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
         digest = hashlib.sha256()
         with atomic_write(record) as out:
             for line in _record_lines(reader, header, start):
