@@ -17,6 +17,7 @@ from turnout.kernel.certificate import (
     as_tolerance,
     exact_tolerance,
 )
+from turnout.kernel.fairness import FairnessQueues
 
 
 def certificate_of(turns: list[int], promised: list[int], units_per_turn: int = 20, **fields: Any) -> Certificate:
@@ -61,6 +62,27 @@ def test_statuses_equal_those_in_exact_arithmetic(
     assert (summary.clients, summary.status, summary.worst) == (len(rows), certificate.status, certificate.worst)
     assert summary.worst_behind == pytest.approx(float(max(behind, default=Fraction(0))))
     assert summary.sentence().startswith(f"{summary.status}: ")
+
+
+@given(st.integers(1, 6), st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_books_of_any_policy_balance_whether_the_promise_is_kept_or_not(count: int, data: st.DataObject) -> None:
+    queues = FairnessQueues(count, "3/10", accrual="available", max_owed=data.draw(st.sampled_from([None, 1, 2.5])))
+    turns = np.zeros(count, dtype=np.int64)
+    rounds = np.zeros(count, dtype=np.int64)
+    for _ in range(data.draw(st.integers(0, 25))):
+        available = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+        chosen = np.flatnonzero(
+            available & np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+        )
+        queues.advance(chosen, available)
+        turns[chosen] += 1
+        rounds += available
+    certificate = queues.certificate(turns, tolerance=0.5)
+    assert certificate.books_balance
+    assert certificate.balanced.all()
+    behind = [Fraction(3, 10) * int(r) - int(t) for r, t in zip(rounds, turns, strict=True)]
+    assert certificate.holds == (max(behind) <= Fraction(1, 2))
 
 
 def test_a_client_that_is_exactly_as_far_behind_as_the_tolerance_is_within_it() -> None:
