@@ -30,6 +30,7 @@ from turnout.storage.files.lock import (
     lock_line,
     lock_path,
     read_acknowledged,
+    running_writer,
     writing_processes,
 )
 from turnout.storage.files.storefile import StoreFile
@@ -189,6 +190,16 @@ def test_a_process_of_another_user_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(os, "kill", refuse)
     assert not Writer.current().is_dead
+
+
+def test_a_killed_process_is_named_by_the_lock_file_and_is_no_writer_any_more(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    code = "import os, sys; from turnout.lab import RunStore; RunStore(sys.argv[1]); os.kill(os.getpid(), 9)"
+    with RunStore(path):
+        assert running_writer(path) == str(Writer.current())
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -9
+    assert Writer.parse(lock_line(path)) is not None
+    assert running_writer(path) is None
 
 
 def test_without_a_lock_file_it_is_not_known_whether_a_running_writer_has_ended(folder: Path) -> None:
