@@ -44,7 +44,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (5 min on two cores, after the installation)
+test: lint check  ## all checks: style, types, import contracts, tests (7 min on two cores, after the installation)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
@@ -84,7 +84,7 @@ coverage: setup  ## measure which lines and branches the tests execute; details 
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
-test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
+test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (35 min)
 	$(BIN)/python -m pytest -q -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
