@@ -73,7 +73,8 @@ class LazyTable(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         module, _, attribute = self._homes[name].partition(":")
-        return getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
+        value: T = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
+        return value
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes

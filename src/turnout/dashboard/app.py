@@ -190,7 +190,8 @@ def view_data(view: View, watch: Watch, source: Source, **arguments: Any) -> dic
     """Returns the data of a view for JSON, with the description of the source that every page shows."""
     known = {"watch": watch, "source": source}
     own = [known[name] for name in inspect.signature(view).parameters if name in known]
-    return plain({"about": about(watch, source, arguments.get("since")), **view(*own, **arguments)})
+    data: dict[str, Any] = plain({"about": about(watch, source, arguments.get("since")), **view(*own, **arguments)})
+    return data
 
 
 def as_json(data: Any) -> bytes:
@@ -215,7 +216,8 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    return plain({**asdict(explanation), "next": clients.next_turn(explanation)})
+    data: dict[str, Any] = plain({**asdict(explanation), "next": clients.next_turn(explanation)})
+    return data
 
 
 async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:

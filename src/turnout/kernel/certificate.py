@@ -222,7 +222,8 @@ class Certificate:
     @property
     def broken(self) -> BoolArray:
         """Whether each client is more than `tolerance` turns behind."""
-        return self.behind_units > math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
+        broken: BoolArray = self.behind_units > math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
+        return broken
 
     @property
     def levels(self) -> npt.NDArray[np.int8]:
@@ -250,7 +251,8 @@ class Certificate:
     @property
     def unserved(self) -> BoolArray:
         """Whether each client took no turn because it was there for too few rounds to be promised a whole one."""
-        return (self.turns == 0) & (self.promised_units < self.units_per_turn)
+        unserved: BoolArray = (self.turns == 0) & (self.promised_units < self.units_per_turn)
+        return unserved
 
     @property
     def holds(self) -> bool:
@@ -264,7 +266,8 @@ class Certificate:
         This is an identity of the queues, which holds for any policy at any time. If it fails, the accounting is
         damaged; if it holds, nothing is said about the promise.
         """
-        return self.behind_units <= self.owed_units + self.forfeited_units
+        balanced: BoolArray = self.behind_units <= self.owed_units + self.forfeited_units
+        return balanced
 
     @property
     def books_balance(self) -> bool:
@@ -370,7 +373,8 @@ class OwedTurns(NamedTuple):
 
     def of(self, rows: IntArray | slice) -> FloatArray:
         """Returns the turns owed to these clients, as floats."""
-        return (self.units[rows] + self.credit) / self.units_per_turn
+        turns: FloatArray = (self.units[rows] + self.credit) / self.units_per_turn
+        return turns
 
 
 class Accounts(NamedTuple):

@@ -290,7 +290,8 @@ class ExchangeTimeModel:
 
     def _has_history(self) -> npt.NDArray[np.bool_]:
         """Returns whether each client's matrix differs from that of a client without history."""
-        return (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
+        has_history: npt.NDArray[np.bool_] = (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
+        return has_history
 
     def _with_ridges(self, columns: FloatArray, old: FloatArray) -> FloatArray:
         """Returns these columns of the bank for the present ridges instead of the old ones."""

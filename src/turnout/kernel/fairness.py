@@ -320,7 +320,8 @@ class FairnessQueues:
         recorded = np.zeros(self.clients, dtype=np.int64) if self._forfeited is None else self._forfeited
         if self._cap is None:
             return recorded
-        return recorded + np.maximum(self._balance + self._credit() - self._cap, 0)
+        forfeited: IntArray = recorded + np.maximum(self._balance + self._credit() - self._cap, 0)
+        return forfeited
 
     def _accruing(self, chosen: IntArray, available: npt.ArrayLike | None) -> BoolArray | None:
         """Returns a mask of the clients that accrue in this round, or None if all of them do."""

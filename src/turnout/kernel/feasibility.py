@@ -80,7 +80,8 @@ def expected_turns(probabilities: FloatArray, cohort_size: int) -> FloatArray:
     array([1., 2., 2.])
     """
     if (probabilities == 1).all():
-        return np.minimum(np.arange(1.0, len(probabilities) + 1), cohort_size)
+        all_available: FloatArray = np.minimum(np.arange(1.0, len(probabilities) + 1), cohort_size)
+        return all_available
     turns = np.empty(len(probabilities))
     # P(exactly j clients are available) for j < cohort_size; the last entry collects the overflow.
     distribution = np.zeros(cohort_size + 1)
@@ -100,7 +101,8 @@ def expected_turns(probabilities: FloatArray, cohort_size: int) -> FloatArray:
         distribution[low + 1 : low + 1 + len(shifted)] += shifted
         while low < cohort_size - 1 and distribution[low] < NEGLIGIBLE and low < i:
             low += 1
-    return np.minimum(turns, cohort_size)
+    bounded: FloatArray = np.minimum(turns, cohort_size)
+    return bounded
 
 
 def binomial_turns(clients: int, probability: float, cohort_size: int) -> float:

@@ -43,4 +43,5 @@ def dirichlet_logs(rng: np.random.Generator, count: int, concentration: float) -
 def softmax(logs: FloatArray) -> FloatArray:
     """Normalises weights, given as logarithms, to a sum of 1."""
     weights = np.exp(logs - logs.max())
-    return weights / weights.sum()
+    shares: FloatArray = weights / weights.sum()
+    return shares

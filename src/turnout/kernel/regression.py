@@ -34,7 +34,7 @@ class FleetRegression:
 
     def mean_squares_with(self, contexts: FloatArray) -> FloatArray:
         """Returns the mean square of each feature over the learned contexts and these."""
-        total = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
+        total: FloatArray = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
         return total / max(self.samples + len(contexts), 1)
 
     def remove(self, squares: FloatArray, sums: FloatArray, samples: int) -> None:
@@ -46,7 +46,8 @@ class FleetRegression:
     def solve(self, ridges: FloatArray | None) -> FloatArray:
         """Returns the coefficients theta0 of all times so far; `ridges` is added if `squares` has no ridge."""
         squares = self.squares if ridges is None else self.squares + np.diag(ridges)
-        return np.linalg.solve(squares, self.sums).astype(np.float64)
+        theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
+        return theta
 
     def to_array(self) -> FloatArray:
         """Returns the whole state in one array."""

@@ -44,13 +44,15 @@ class LastSignal(Memory):
     @property
     def tried(self) -> BoolArray:
         """The clients that have had a turn."""
-        return self.values < np.inf
+        had: BoolArray = self.values < np.inf
+        return had
 
     def guessed(self) -> FloatArray:
         """Returns the last values, with the mean of all reported ones (1 if there is none) for missing ones."""
         reported = self.values[np.isfinite(self.values)]
         guess = float(reported.mean()) if len(reported) else 1.0
-        return np.where(self.values == -np.inf, guess, self.values)
+        values: FloatArray = np.where(self.values == -np.inf, guess, self.values)
+        return values
 
     def learn_from(self, report: RoundReport) -> None:
         """Stores the values of a report; a client that reported none keeps its earlier value."""
@@ -145,7 +147,8 @@ class MeanTimes(Memory):
     @property
     def measured(self) -> BoolArray:
         """The clients with a known time."""
-        return self.counts > 0
+        known: BoolArray = self.counts > 0
+        return known
 
     def means(self) -> FloatArray:
         """Returns the mean seconds of each client, 0 if none are known."""

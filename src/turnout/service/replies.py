@@ -18,7 +18,8 @@ DATE_TIME = {"format": "date-time"}
 def read_examples() -> dict[str, list[Any]]:
     """Returns the examples by the names of their schemas: rounds of a cohort of two, turns of two slots."""
     text = resources.files("turnout.service").joinpath("examples.json").read_text(encoding="utf-8")
-    return json.loads(text)
+    examples: dict[str, list[Any]] = json.loads(text)
+    return examples
 
 
 #: A time of the wall clock.

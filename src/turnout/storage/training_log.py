@@ -143,7 +143,8 @@ def _line(kind: str, number: int, values: Mapping[str, Any]) -> bytes:
 
 
 def _header(saved: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    return parse_json(saved["header"].tobytes())
+    header: dict[str, Any] = parse_json(saved["header"].tobytes())
+    return header
 
 
 def _rounds_before(model: Path) -> int:

@@ -58,12 +58,14 @@ _RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.
 
 def caller_of(scope: Scope) -> Caller | None:
     """Returns who sent a request; None if nobody is known, which is so only for public paths."""
-    return scope.get(_CALLER)
+    caller: Caller | None = scope.get(_CALLER)
+    return caller
 
 
 def is_still_allowed(scope: Scope) -> bool:
     """Returns whether the token of a request still gives the same access, for answers that take long."""
-    return scope.get(_IS_ALLOWED, lambda: True)()
+    is_allowed: Callable[[], bool] = scope.get(_IS_ALLOWED, lambda: True)
+    return is_allowed()
 
 
 def _ignore(scope: Scope, status: int, seconds: float) -> None:

@@ -35,7 +35,8 @@ class GrowingTable:
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """Returns a read-only view of the values of a column that were appended so far."""
-        return read_only(self._columns[name][: self._count])
+        view: npt.NDArray[Any] = read_only(self._columns[name][: self._count])
+        return view
 
     def append(self, count: int, values: Mapping[str, Any]) -> None:
         """Appends rows; `values` has the array of each column, or a scalar that is the same in all of them."""
@@ -284,7 +285,8 @@ class ClientLedger:
     @property
     def retired(self) -> BoolArray:
         """Whether each client has retired."""
-        return self.counters["left_in"] != UNKNOWN
+        retired: BoolArray = self.counters["left_in"] != UNKNOWN
+        return retired
 
     def mean_seconds(self) -> FloatArray:
         """Returns the mean exchange time of each client; NaN if no time is known."""

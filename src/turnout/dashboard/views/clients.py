@@ -246,7 +246,8 @@ def turns_and_availability(
     def share(mask: BoolArray | None) -> FloatArray | None:
         if mask is None:
             return None
-        return np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
+        shares: FloatArray = np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
+        return shares
 
     rounds = ledger.round_column("rounds")
     resting = ledger.back_offs.get(rows, rounds, sparse=True) if ledger.back_offs.first is not None else None

@@ -250,7 +250,8 @@ class ClientPromises(NamedTuple):
     @property
     def owed_with_surplus(self) -> BoolArray:
         """Whether each client is owed turns although it is ahead of its promise."""
-        return (self.behind < 0) & (self.owed > 0)
+        mask: BoolArray = (self.behind < 0) & (self.owed > 0)
+        return mask
 
 
 def promises_of(ledger: Ledger) -> ClientPromises:

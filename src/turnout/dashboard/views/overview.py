@@ -203,7 +203,8 @@ def _running(source: Source) -> list[dict[str, Any]]:
 def _arrival_times(ledger: Ledger) -> FloatArray:
     """Returns when the updates arrived, in order."""
     arrived = ledger.turn_column("kinds") == ARRIVED
-    return np.sort(ledger.round_column("finished")[arrived])
+    times: FloatArray = np.sort(ledger.round_column("finished")[arrived])
+    return times
 
 
 def rate_of(ledger: Ledger, decisions: int | None = None) -> float:

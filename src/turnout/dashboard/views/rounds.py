@@ -106,7 +106,8 @@ def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
         "available_count": None if available == UNKNOWN else available,
         "turn": _turn_of(source, index),
     }
-    return plain(row)
+    values: dict[str, Any] = plain(row)
+    return values
 
 
 def _slowest(kinds: IntArray, times: FloatArray, duration: float) -> int | None:

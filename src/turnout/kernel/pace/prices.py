@@ -76,19 +76,21 @@ class Pace(NamedTuple):
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
-        promised = at_rows(self.base, rows) + at_rows(self.rates, rows) * (at_rows(self.rounds, rows) + 1)
+        promised: IntArray = at_rows(self.base, rows) + at_rows(self.rates, rows) * (at_rows(self.rounds, rows) + 1)
         return promised - self.turns[rows].astype(np.int64) * self.units_per_turn
 
     def slack(self, rows: IntArray) -> FloatArray:
         """Returns how much further each client may fall behind before it is urgent, in units."""
-        return at_rows(self.allowed, rows) - self.behind(rows).astype(np.float64)
+        slack: FloatArray = at_rows(self.allowed, rows) - self.behind(rows).astype(np.float64)
+        return slack
 
     def room(self, rows: IntArray) -> FloatArray:
         """Returns the slack in units, of which a large surplus of a new client counts several times."""
         slack = self.slack(rows)
         full = np.maximum(at_rows(self.allowed, rows), self.least_allowed) + 2 * self.least_allowed
         share = (SETTLING + self.age) / (SETTLING + np.asarray(at_rows(self.rounds, rows), dtype=np.float64))
-        return np.where(slack > full, full + (slack - full) * share, slack)
+        room: FloatArray = np.where(slack > full, full + (slack - full) * share, slack)
+        return room
 
     def prices(self, rows: IntArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
         """Returns the price of a turn of each client in seconds; −1 for urgent clients.

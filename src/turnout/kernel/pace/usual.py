@@ -138,7 +138,8 @@ class _Sums:
 
     def weights(self, rows: IntArray) -> FloatArray:
         """Returns the number of turns of each client plus one, for the fleet's mean."""
-        return self.sums[-1, rows] + 1.0
+        weights: FloatArray = self.sums[-1, rows] + 1.0
+        return weights
 
     def add(self, count: int) -> None:
         """Appends clients without turns."""
@@ -174,7 +175,8 @@ class UsualContexts(_Sums):
 
     def fleet_mean(self) -> FloatArray:
         """Returns the mean over all turns so far; 0 before the first turn, when all predicted times are 0 anyway."""
-        return self._fleet[:-1] / max(float(self._fleet[-1]), 1.0)
+        mean: FloatArray = self._fleet[:-1] / max(float(self._fleet[-1]), 1.0)
+        return mean
 
     def terms(self, model: ExchangeTimeModel, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time in the usual context, not below 0, times a weight; and that weight.

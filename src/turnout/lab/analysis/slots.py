@@ -76,7 +76,8 @@ def staleness(columns: RoundColumns, updates_per_version: int = 1) -> IntArray:
     in_order = kept[np.lexsort((columns.rounds[kept], finished[kept]))]
     before_end = np.arange(len(in_order)) // size
     before_start = np.searchsorted(finished[in_order], started[in_order], side="right") // size
-    return np.maximum(before_end - before_start, 0)
+    versions: IntArray = np.maximum(before_end - before_start, 0)
+    return versions
 
 
 def turn_clocks(columns: RoundColumns) -> tuple[FloatArray, FloatArray]:

@@ -263,7 +263,8 @@ def _means(values: Column, groups: Column, count: int) -> Column:
     counts = ~np.isnan(values)
     sums = np.bincount(groups[counts], values[counts], minlength=count)
     numbers = np.bincount(groups[counts], minlength=count)
-    return np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
+    means: Column = np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
+    return means
 
 
 def _last_finite(values: Column) -> float | None:

@@ -35,7 +35,8 @@ class Partition:
     @property
     def sizes(self) -> IntArray:
         """The number of items of each client."""
-        return (self.items >= 0).sum(axis=1)
+        sizes: IntArray = (self.items >= 0).sum(axis=1)
+        return sizes
 
     def sorted_by_class(self) -> Partition:
         """Returns the partition with the clients in the order of the class of which they hold most items."""
@@ -83,7 +84,8 @@ class Partition:
 
 
 def _distances(points: FloatArray, centres: FloatArray) -> FloatArray:
-    return ((points[:, None] - centres) ** 2).sum(axis=2)
+    squares: FloatArray = ((points[:, None] - centres) ** 2).sum(axis=2)
+    return squares
 
 
 def _indices(client: int, items: npt.ArrayLike, most: int) -> IntArray:

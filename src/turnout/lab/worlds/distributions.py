@@ -38,7 +38,8 @@ class Draws:
             shape = (self._rounds, self._clients)
             self._values = rng.random(shape) if self._kind == "uniform" else rng.standard_normal(shape)
             self._block_index = block
-        return self._values[index]
+        values: FloatArray = self._values[index]
+        return values
 
 
 class Quantity:
@@ -72,11 +73,12 @@ class Quantity:
     def at(self, round: int) -> FloatArray:
         """Returns the values of this round, (N,)."""
         parameters, draws = self._parameters, self._draws.at(round)
-        return (
+        values: FloatArray = (
             parameters["low"] + (parameters["high"] - parameters["low"]) * draws
             if self._kind == "uniform"
             else parameters["median"] * np.exp(parameters["spread"] * draws)
         )
+        return values
 
 
 class Bernoulli:

@@ -72,7 +72,8 @@ class PaperWorld(ColdStartWorld):
     @property
     def availability(self) -> FloatArray:
         """The long-run share of rounds in which each client is available, (N,)."""
-        return read_only(self._availability.shares)
+        shares: FloatArray = read_only(self._availability.shares)
+        return shares
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients, their contexts and their true expected times."""

@@ -128,7 +128,8 @@ class FittedTimes:
 
     def predict(self, rows: IntArray, contexts: FloatArray) -> FloatArray:
         """Returns the seconds that the regressions predict, at least MIN_PREDICTION times the client's mean."""
-        return np.maximum((contexts * self.theta[rows]).sum(axis=1), self._floor[rows])
+        seconds: FloatArray = np.maximum((contexts * self.theta[rows]).sum(axis=1), self._floor[rows])
+        return seconds
 
 
 class BootstrapSampler:
@@ -144,7 +145,8 @@ class BootstrapSampler:
 
     def sample(self, draws: FloatArray) -> IntArray:
         """Returns the index of one record per client, (N,), from uniform numbers in [0, 1)."""
-        return self._order[self._starts + (draws * self._counts).astype(np.int64)]
+        indices: IntArray = self._order[self._starts + (draws * self._counts).astype(np.int64)]
+        return indices
 
 
 class FittedWorld(ColdStartWorld):
@@ -173,7 +175,8 @@ class FittedWorld(ColdStartWorld):
     @property
     def availability(self) -> FloatArray:
         """The share of the recorded rounds in which each client was available, (N,)."""
-        return self.history.available.mean(axis=0)
+        shares: FloatArray = self.history.available.mean(axis=0)
+        return shares
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients and their contexts, with expected times."""
@@ -201,7 +204,8 @@ class FittedWorld(ColdStartWorld):
         rounds = len(self.history.available)
         block, index = divmod(round - 1, BLOCK_ROUNDS)
         first = int(round_rng(self.seed, "recorded availability", block).integers(rounds))
-        return self.history.available[(first + index) % rounds]
+        mask: BoolArray = self.history.available[(first + index) % rounds]
+        return mask
 
     def _outcomes(self, round: int, rows: IntArray, contexts: FloatArray) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
         """Returns seconds and outcomes: the predicted time multiplied by the factor of a resampled turn."""
@@ -277,7 +281,8 @@ class RecordedWorld(FittedWorld):
         return replace(report, losses=losses, signals={name: known(column) for name, column in columns.signals.items()})
 
     def _available(self, round: int) -> BoolArray:
-        return read_only(self.history.available[round - 1])
+        mask: BoolArray = read_only(self.history.available[round - 1])
+        return mask
 
     def _turns_of(self, round: int) -> slice:
         return slice(*self.history.columns.starts[round - 1 : round + 1].tolist())

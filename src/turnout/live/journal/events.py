@@ -78,7 +78,8 @@ class RecordedRound:
     @property
     def outcomes(self) -> npt.NDArray[np.str_]:
         """The outcome of each client as policies see it: "arrived", "late" or "failed"."""
-        return OUTCOME_OF_KIND[self.kinds]
+        outcomes: npt.NDArray[np.str_] = OUTCOME_OF_KIND[self.kinds]
+        return outcomes
 
     @property
     def duration(self) -> float:

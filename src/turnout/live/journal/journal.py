@@ -370,4 +370,5 @@ def _shown(name: str, value: Any) -> str:
 
 def as_stored(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as they are read from the file, where a tuple is a list."""
-    return json.loads(json.dumps(values))
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored

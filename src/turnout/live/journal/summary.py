@@ -100,7 +100,8 @@ class FleetTotals:
     @property
     def turns(self) -> IntArray:
         """The number of turns of each client."""
-        return np.sum(list(self.counts.values()), axis=0)
+        turns: IntArray = np.sum(list(self.counts.values()), axis=0)
+        return turns
 
 
 def read_summary(db: Connection) -> Summary:

@@ -64,7 +64,8 @@ def relative_error(seconds: FloatArray, expected: FloatArray) -> FloatArray:
     array([0., 1., 1.])
     """
     smaller = np.maximum(np.minimum(seconds, expected), 1e-9)
-    return np.minimum(np.maximum(seconds, expected) / smaller - 1, MAX_ERROR)
+    error: FloatArray = np.minimum(np.maximum(seconds, expected) / smaller - 1, MAX_ERROR)
+    return error
 
 
 def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> FloatArray:
@@ -72,7 +73,8 @@ def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> Float
 
     While there are few values, the average is their plain mean.
     """
-    return means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
+    mean: FloatArray = means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
+    return mean
 
 
 def column(dtype: type = np.int64, *, initial: int = 0) -> Any:
@@ -150,7 +152,8 @@ class ClientCounters(ClientColumns):
 
     def rounds_backed_off(self, round: int) -> IntArray:
         """Returns the rounds up to `round` in which each client was in back-off."""
-        return self.backed_off - np.maximum(self.backoff_until - round, 0)
+        rounds: IntArray = self.backed_off - np.maximum(self.backoff_until - round, 0)
+        return rounds
 
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""
@@ -222,18 +225,21 @@ class ClientHistory(ClientColumns):
     @property
     def reliability(self) -> FloatArray:
         """The probability of each client to return by Laplace's rule: (arrived + 1) / (arrived + lost + 2)."""
-        return (self.arrived + 1) / (self.arrived + self.lost + 2)
+        probability: FloatArray = (self.arrived + 1) / (self.arrived + self.lost + 2)
+        return probability
 
     def misreporting(self) -> BoolArray:
         """Returns which suspects have much worse predictions than most clients: something is wrong with them alone."""
         judged = self.context_errors[self.arrived >= SUSPECT_AFTER]
         usual = float(np.median(judged)) if len(judged) else 0.0
-        return self.suspects() & (self.context_errors > SUSPECT_RATIO * usual)
+        outlying: BoolArray = self.suspects() & (self.context_errors > SUSPECT_RATIO * usual)
+        return outlying
 
     def suspects(self) -> BoolArray:
         """Returns which clients have times that their contexts predict worse than their typical times do."""
         misled = self.context_errors > np.maximum(SUSPECT_ERROR, SUSPECT_RATIO * self.typical_errors)
-        return misled & (self.arrived >= SUSPECT_AFTER)
+        suspects: BoolArray = misled & (self.arrived >= SUSPECT_AFTER)
+        return suspects
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,8 @@ class Fleet(ABC):
             return np.zeros(len(self.ids), dtype=np.bool_)
         rounds = self.round - self.counters.joined
         is_rare = self.counters.offered < self.queues.guaranteed_rates * rounds
-        return is_rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
+        rare: BoolArray = is_rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
+        return rare
 
     def needs_cold_start(self, rows: IntArray | None = None) -> BoolArray:
         """Returns which clients did not train in the last closed round; with `rows`, only of these it is known."""

@@ -224,7 +224,8 @@ class Oort(SizedPolicy):
         if len(missing):
             losses[missing] = self.losses.guessed()[rows[missing]]
         losses[np.flatnonzero(self.failed[rows])] = 0.0
-        return self.sizes[rows] * np.abs(losses)
+        gains: FloatArray = self.sizes[rows] * np.abs(losses)
+        return gains
 
     def _exploration(self, round: int) -> float:
         return max(self.exploration * self.exploration_decay ** (round - 1), self.least_exploration)

@@ -50,7 +50,8 @@ class SpeedRewards(Memory):
     def means(self) -> FloatArray:
         """Returns the mean rewards, 0 for clients without a turn."""
         speed = 1 - self.times.means() / self.longest
-        return np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
+        means: FloatArray = np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
+        return means
 
     def bonus(self, factor: float, round: int) -> FloatArray:
         """Returns the exploration bonus sqrt(factor · ln round / turns), infinite for clients without a turn."""
@@ -143,7 +144,8 @@ class CSUCBQ(WeightedPolicy):
     def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:
         """Returns the index by which the cohort is selected."""
         weight = self.fairness_weight
-        return (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)
+        index: FloatArray = (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)
+        return index
 
     def _optimistic(self, round: int) -> FloatArray:
         return np.minimum(self.rewards.means() + self.rewards.bonus(2, round), 1.0)
@@ -303,7 +305,8 @@ class TiFL(CohortPolicy):
         reported = np.flatnonzero(np.isfinite(self.losses.values))
         sums = np.bincount(self.tier[reported], weights=self.losses.values[reported], minlength=self.tiers)
         counts = np.bincount(self.tier[reported], minlength=self.tiers)
-        return np.divide(sums, counts, out=np.full(self.tiers, np.inf), where=counts > 0)
+        means: FloatArray = np.divide(sums, counts, out=np.full(self.tiers, np.inf), where=counts > 0)
+        return means
 
 
 def _as_credits(credits: int | Sequence[int] | None, tiers: int) -> IntArray | None:

@@ -225,4 +225,5 @@ class WithGuarantee(Wrapper):
     def _owed_at_least(self, turns: Fraction) -> BoolArray:
         owed = self.debts.owed_exactly()
         least = math.ceil(turns * self.debts.units_per_turn) - owed.credit
-        return owed.units >= least
+        enough: BoolArray = owed.units >= least
+        return enough

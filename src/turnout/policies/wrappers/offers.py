@@ -93,7 +93,8 @@ class ExcludeBusy(Wrapper):
 
     def busy(self, round: int) -> BoolArray:
         """Returns the clients that are considered busy at the start of this round."""
-        return (self.out_since > 0) & (self.out_since >= round - self.rounds)
+        busy: BoolArray = (self.out_since > 0) & (self.out_since >= round - self.rounds)
+        return busy
 
     def inner_offer(self, offer: RoundOffer) -> RoundOffer:
         """Returns the offer without busy clients."""
@@ -112,7 +113,8 @@ class ExcludeBusy(Wrapper):
         late, arrived = report.with_outcome("late"), report.with_outcome("arrived")
         if self.target_size is None or arrived.sum() < min(self.target_size, len(arrived)):
             return late
-        return late & (report.exchange_times <= report.exchange_times[arrived].max(initial=0.0))
+        cut: BoolArray = late & (report.exchange_times <= report.exchange_times[arrived].max(initial=0.0))
+        return cut
 
 
 class CoolDown(Wrapper):
@@ -228,7 +230,8 @@ class Eligible(Wrapper):
     @property
     def allowed(self) -> BoolArray:
         """One boolean per client."""
-        return resize(self._allowed, self.clients, False)
+        mask: BoolArray = resize(self._allowed, self.clients, False)
+        return mask
 
     def inner_offer(self, offer: RoundOffer) -> RoundOffer:
         """Returns the offer with only the allowed clients."""
@@ -341,7 +344,8 @@ class Quota(Wrapper):
         return self._is_met(offer, self.policy.ask(self.inner_offer(offer)))
 
     def _groups_of_clients(self) -> IntArray:
-        return resize(self._group_of, self.clients, NO_GROUP)
+        group_of: IntArray = resize(self._group_of, self.clients, NO_GROUP)
+        return group_of
 
     def _is_met(self, offer: RoundOffer, selection: Selection) -> bool:
         group_of, count = self._groups_of_clients(), len(self._least) + 1

@@ -114,7 +114,8 @@ FleetName = Annotated[str, Path(description="The name of the fleet.", examples=[
 
 
 async def _fleet_of(request: Request, fleet: FleetName) -> FleetCalls:
-    return request.app.state.fleets[fleet]
+    calls: FleetCalls = request.app.state.fleets[fleet]
+    return calls
 
 
 #: The fleet that the path of a query names.
@@ -134,7 +135,8 @@ def _checked(handler: Callable[[Request], Any], roles: Iterable[str]) -> Callabl
 
     async def checked(request: Request) -> Response:
         check_access(request, request.path_params.get("fleet"), allowed)
-        return await handler(request)
+        response: Response = await handler(request)
+        return response
 
     return checked
 
@@ -317,7 +319,8 @@ def _in_own_thread(endpoint: Any) -> Any:
 
     @wraps(endpoint)
     async def read(calls: FleetCalls, **arguments: Any) -> Response:
-        return await calls.file.read(partial(endpoint, calls=calls, **arguments))
+        response: Response = await calls.file.read(partial(endpoint, calls=calls, **arguments))
+        return response
 
     # Older versions of FastAPI would look for the names of its types in this module.
     read.__signature__ = signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
@@ -337,7 +340,8 @@ async def _execute(endpoint: Any, model: type[models.Body], request: Request) ->
     if key is not None and not _KEY.fullmatch(key):
         message = "must have 1 to 200 visible ASCII characters"
         raise RequestValidationError([{"type": "value_error", "loc": ("Idempotency-Key",), "msg": message}])
-    return await endpoint(request, request.path_params["fleet"], body, key)
+    response: Response = await endpoint(request, request.path_params["fleet"], body, key)
+    return response
 
 
 async def _request_key(request: Request, key: str | None) -> RequestKey | None:

@@ -77,7 +77,8 @@ class Contender:
     @property
     def counts(self) -> TurnCounting:
         """What its promise counts as a turn."""
-        return self.settings.get("counts", "selected")
+        counts: TurnCounting = self.settings.get("counts", "selected")
+        return counts
 
 
 def round_contenders(

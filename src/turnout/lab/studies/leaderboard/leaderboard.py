@@ -45,7 +45,8 @@ def on_front(times: npt.ArrayLike, shortfalls: npt.ArrayLike) -> BoolArray:
     time, shortfall = np.asarray(times, dtype=np.float64), np.asarray(shortfalls, dtype=np.float64)
     as_good = (time[:, None] <= time) & (shortfall[:, None] <= shortfall)
     better = (time[:, None] < time) | (shortfall[:, None] < shortfall)
-    return ~np.any(as_good & better, axis=0)
+    dominated: BoolArray = np.any(as_good & better, axis=0)
+    return ~dominated
 
 
 def classify(times: Mapping[str, FloatArray], shortfalls: Mapping[str, FloatArray]) -> dict[str, Position]:

@@ -245,12 +245,14 @@ def pull_record_claims(spreads: Mapping[str, Group], evenness: Mapping[str, Grou
 
 def settled_level(curves: FloatArray) -> FloatArray:
     """Returns the mean of each curve over the last fifth of its rounds."""
-    return curves[:, -_fifth(curves) :].mean(axis=1)
+    level: FloatArray = curves[:, -_fifth(curves) :].mean(axis=1)
+    return level
 
 
 def first_round_at(curves: FloatArray, levels: FloatArray) -> FloatArray:
     """Returns the first round in which each curve reaches its level; rounds are counted from 1."""
-    return (curves >= levels[:, None]).argmax(axis=1) + 1.0
+    first: FloatArray = (curves >= levels[:, None]).argmax(axis=1) + 1.0
+    return first
 
 
 def _growth(curves: FloatArray) -> FloatArray:

@@ -98,7 +98,8 @@ def growth_exponent(owed: FloatArray) -> FloatArray:
     """
     first, *_, last = horizons_within(owed.shape[1])
     early, late = (np.maximum(owed[:, horizon - 1], RATE) for horizon in (first, last))
-    return np.log(late / early) / np.log(last / first)
+    exponents: FloatArray = np.log(late / early) / np.log(last / first)
+    return exponents
 
 
 def _rates_claim(queues: QueueCurves) -> Claim:

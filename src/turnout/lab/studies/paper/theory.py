@@ -135,7 +135,8 @@ def _regrets(runs: Runs, label: str, reference: Group) -> FloatArray:
 
 def _least_rate(columns: RoundColumns) -> FloatArray:
     turns = np.cumsum(columns.chosen_mask, axis=0, dtype=np.int32)
-    return turns.min(axis=1) / np.arange(1, len(turns) + 1)
+    rates: FloatArray = turns.min(axis=1) / np.arange(1, len(turns) + 1)
+    return rates
 
 
 def _bound(weight: float, rounds: int) -> FloatArray:

@@ -168,7 +168,8 @@ class Learner(ABC):
 
     def saved(self, weights: Weights) -> npt.NDArray[np.floating]:
         """Returns a copy of the weights as a flat array, for a checkpoint."""
-        return weights.copy()
+        array: npt.NDArray[np.floating] = weights.copy()
+        return array
 
     def loaded(self, array: npt.ArrayLike) -> Weights:
         """Returns a copy of the weights that `saved` returned; raises StateError if they do not fit this model."""

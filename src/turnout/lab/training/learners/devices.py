@@ -137,4 +137,5 @@ def _initialise_worker(parent: int, learner: weakref.ref[Any]) -> None:
 def _run_task(task: Task) -> tuple[Any, float]:
     (learner,) = _WORKER_STATE
     assert learner is not None
-    return learner.run_task(task)
+    result: tuple[Any, float] = learner.run_task(task)
+    return result

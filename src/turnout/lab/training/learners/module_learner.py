@@ -71,7 +71,8 @@ class ModuleLearner(Learner):
 
     def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
         """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
-        return self.loaded(self.spec.initial_weights(seed))
+        weights: npt.NDArray[np.floating] = self.loaded(self.spec.initial_weights(seed))
+        return weights
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Distributes the clients of all cohorts over the workers and averages each cohort."""
@@ -91,7 +92,7 @@ class ModuleLearner(Learner):
         starts = range(0, len(inputs), self._test_chunk)
         measured = self._run_tasks([(weights, None, first) for weights in models for first in starts])
         sums = np.array([value for _, value in measured]).reshape(len(models), len(starts)).sum(axis=1)
-        return (sums / (targets.numel() if self.spec.metric is None else 1)).tolist()
+        return (sums / (targets.numel() if self.spec.metric is None else 1)).tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Ends the worker processes."""
@@ -268,7 +269,8 @@ class StackedModuleLearner(StackingLearner):
 
     def _forward(self, layers: Sequence[Tensor], fixed: Sequence[Tensor], inputs: Tensor) -> Tensor:
         names = (*self.layout.trained, *self.layout.fixed)
-        return functional_call(self.module, dict(zip(names, (*layers, *fixed), strict=True)), (inputs,))
+        outputs: Tensor = functional_call(self.module, dict(zip(names, (*layers, *fixed), strict=True)), (inputs,))
+        return outputs
 
     def _loss(self, layers: Sequence[Tensor], fixed: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         return self.spec.loss(self._forward(layers, fixed, inputs), targets)

@@ -83,7 +83,8 @@ def convolution_block(images: Tensor, kernels: Tensor, biases: Tensor) -> Tensor
     """
     if images.is_cuda and images.dtype != torch.float64:
         images = images if images[0].is_contiguous() else images.contiguous()  # the kernels know the models' stride
-        return FusedBlock.apply(images, kernels.contiguous(), biases.contiguous())  # type: ignore[no-untyped-call]
+        fused: Tensor = FusedBlock.apply(images, kernels.contiguous(), biases.contiguous())  # type: ignore[no-untyped-call]
+        return fused
     # One grouped convolution. The order of dimensions is that of torch: outputs and channels of all models in one.
     # Biases are added after pooling, as by the kernels: in bfloat16, they would decide which value is the largest.
     models, items, height, width, channels = images.shape

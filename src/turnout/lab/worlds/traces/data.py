@@ -277,7 +277,8 @@ class Throughput:
         remainder = np.clip(target - loops * totals, np.finfo(np.float64).tiny, totals)
         row = last_row(self._cumulative, self._ptr[links], self._ptr[links + 1], remainder, below=True)
         finished = self._row_offsets[row] + (remainder - self._cumulative[row]) / self._mbps[row]
-        return np.maximum(loops * lengths + finished - positions, 0.0)
+        seconds: FloatArray = np.maximum(loops * lengths + finished - positions, 0.0)
+        return seconds
 
     def mean_before(self, links: IntArray, positions: FloatArray, seconds: float) -> FloatArray:
         """Returns the mean throughput over the `seconds` before each position."""
@@ -287,8 +288,10 @@ class Throughput:
     def _megabits_until(self, links: IntArray, positions: FloatArray) -> FloatArray:
         lengths = self.lengths[links]
         loops = np.floor(positions / lengths)
-        return loops * self._totals[links] + self._megabits_at(links, np.mod(positions, lengths))
+        megabits: FloatArray = loops * self._totals[links] + self._megabits_at(links, np.mod(positions, lengths))
+        return megabits
 
     def _megabits_at(self, links: IntArray, positions: FloatArray) -> FloatArray:
         row = last_row(self._row_offsets, self._ptr[links], self._ptr[links + 1], positions)
-        return self._cumulative[row] + self._mbps[row] * (positions - self._row_offsets[row])
+        megabits: FloatArray = self._cumulative[row] + self._mbps[row] * (positions - self._row_offsets[row])
+        return megabits

@@ -63,13 +63,15 @@ def daily_rhythm(trace: AvailabilityTrace) -> FloatArray:
     def seconds_until(moments: FloatArray, hour: int) -> FloatArray:
         """Returns how many seconds of this hour of the day have passed until each moment."""
         today = np.clip(np.mod(moments, DAY) - 3600 * hour, 0, 3600)
-        return 3600 * np.floor(moments / DAY) + today
+        passed: FloatArray = 3600 * np.floor(moments / DAY) + today
+        return passed
 
     available = np.array(
         [(seconds_until(trace.stops, hour) - seconds_until(trace.starts, hour)).sum() for hour in range(24)]
     )
     recorded = np.array([seconds_until(trace.ends, hour).sum() for hour in range(24)])
-    return np.divide(available, recorded, out=np.full(24, np.nan), where=recorded > 0)
+    shares: FloatArray = np.divide(available, recorded, out=np.full(24, np.nan), where=recorded > 0)
+    return shares
 
 
 def _availability(trace: AvailabilityTrace) -> dict[str, Any]:

@@ -139,7 +139,8 @@ class TraceWorld(ColdStartWorld):
     @property
     def availability(self) -> FloatArray:
         """The share of its record in which each client is available, (N,)."""
-        return read_only(self._shares)
+        shares: FloatArray = read_only(self._shares)
+        return shares
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -102,7 +102,8 @@ class CheckIns:
 
     def waited(self, rows: IntArray) -> FloatArray:
         """Returns how many seconds ago the visits of these clients began, which must have checked in."""
-        return clock.monotonic_seconds() - self._begun[rows]
+        seconds: FloatArray = clock.monotonic_seconds() - self._begun[rows]
+        return seconds
 
     def awaited(self, clients: int) -> BoolArray:
         """Returns which clients have checked in and are not due again: they wait, as they were asked.

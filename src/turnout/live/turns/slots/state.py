@@ -107,7 +107,8 @@ class SlotFleet(Fleet):
         if self.min_turn_interval is None:
             return np.zeros(len(self.ids))
         elapsed = at - self.given
-        return np.where(np.abs(elapsed) < self.min_turn_interval, self.min_turn_interval - elapsed, 0.0)
+        left: FloatArray = np.where(np.abs(elapsed) < self.min_turn_interval, self.min_turn_interval - elapsed, 0.0)
+        return left
 
     def exclusion(self, row: int, number: int, *, was_available: bool) -> tuple[SelectionOutcome, str] | None:
         """Returns why a client could not be given a turn: it was retired, training, resting or backed off."""
