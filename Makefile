@@ -111,7 +111,7 @@ $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 # Other tests of the commands compare texts that newer versions of typer print. These use each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI.
 LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/lab/runs/test_runs.py tests/tracking \
 	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
-	tests/cli/test_help.py tests/lab/drawing/test_style.py tests/lab/drawing/test_style.py tests/dashboard/test_routes.py tests/service/test_routes.py
+	tests/cli/test_help.py tests/lab/drawing/test_style.py tests/dashboard/test_routes.py tests/service/test_routes.py
 ifeq ($(LOWEST_PYTHON),)
 lowest:
 	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"

@@ -49,7 +49,7 @@ class RunStore(Closable):
         self.read_only = read_only
         self._mutex = threading.RLock()
         if not self.path.exists():
-            if read_only and self.path.parent.is_dir():
+            if read_only:
                 raise StoreError(f"there is no store at {self.path}: check the path, or open it without read_only=True")
             create_store(self.path, RUNS)
         self._file = StoreFile(self.path, RUNS, "read" if read_only else "write", accept_older=accept_older)
