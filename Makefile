@@ -44,7 +44,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (7 min on two cores, after the installation)
+test: lint check  ## all checks: style, types, import contracts, tests (6 min on two cores, after the installation)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
@@ -84,11 +84,13 @@ coverage: setup  ## measure which lines and branches the tests execute; details 
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
-test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (35 min)
-	$(BIN)/python -m pytest -q -m framework tests
+test-frameworks: applications oldest  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (35 min)
+
+applications: setup $(OTHERS)  ## run complete applications of all frameworks, one after the other (30 min)
+	$(BIN)/python -m pytest -q --durations=12 -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_sweep.py tests/service/test_kills.py tests/storage/postgres/test_faults.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_sweep.py tests/service/test_kills.py tests/storage/postgres/test_faults.py tests/dashboard/test_pages.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -268,7 +270,7 @@ def test_the_log_says_that_a_service_is_waited_for_and_that_it_is_back(
     answers = *[hang_up] * 4, answering(200, {"new": 1}), hang_up, answering(200, {"new": 1})
     with breaking(*answers) as (address, _), FleetClient(address) as client:
         assert [client.register(["a"]), client.register(["b"])] == [1, 1]
-    host, called = "127.0.0.1", "POST /v1/fleets/fleet/clients"
+    host, called = urlsplit(address).netloc, "POST /v1/fleets/fleet/clients"
     waiting, back = (record.getMessage() for record in caplog.records if record.name == "turnout.client")
     assert waiting.startswith(
         f"{host} did not execute {called} in 3 attempts, and is asked again, up to 8 times in all: "
@@ -334,11 +336,8 @@ def is_open(connections: list[HTTPConnection]) -> list[bool]:
 
 
 def in_threads(number: int, call: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=call) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(number) as threads:
+        list(threads.map(lambda _: call(), range(number)))
 
 
 def test_threads_share_connections_of_which_few_stay_open(opened: list[HTTPConnection]) -> None:
@@ -414,14 +413,11 @@ def test_addresses_that_are_none_are_refused(address: str) -> None:
         FleetClient(address)
 
 
-def test_a_token_with_a_line_end_is_refused_and_not_shown() -> None:
+def test_settings_are_checked_and_a_token_is_not_shown() -> None:
     for token in ("turnout_1_secret\n", "turnout_1 secret", ""):
         with pytest.raises(SettingError, match="token must be one line of ASCII characters") as refused:
             FleetClient("http://host/proxied/v1/fleets/fleet", token=token)
         assert "secret" not in str(refused.value)
-
-
-def test_other_settings_are_checked_and_the_token_is_not_shown() -> None:
     with pytest.raises(SettingError, match="attempts must be at least 1, got 0"):
         FleetClient("http://host/v1/fleets/a", attempts=0)
     client = FleetClient("http://host/v1/fleets/a", token="turnout_secret")

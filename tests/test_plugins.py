@@ -244,19 +244,13 @@ def test_a_world_inside_a_world_is_loaded_and_recorded(importable: Path) -> None
     assert not importable.exists()
 
 
-def test_a_world_can_be_registered() -> None:
-    def tiny(seed: int, clients: int = 5) -> Any:
-        return make_world("paper", seed, clients=clients)
-
-    register_world(tiny, "tiny")
-    assert RunPlan("random", 2, world="tiny", settings={"cohort_size": 2}).build()[1].clients == 5
-    assert make_world("tiny", 0, clients=7).clients == 7
-
-
-def test_a_world_may_have_required_settings_and_must_accept_a_seed() -> None:
+def test_a_world_is_registered_may_have_required_settings_and_must_accept_a_seed() -> None:
     def quiet(*, clients: int, seed: int) -> PaperWorld:  # noqa: ARG001
         return PaperWorld(5, clients=clients, noise="none")
 
+    register_world(lambda seed, clients=5: make_world("paper", seed, clients=clients), "tiny")
+    assert RunPlan("random", 2, world="tiny", settings={"cohort_size": 2}).build()[1].clients == 5
+    assert make_world("tiny", 0, clients=7).clients == 7
     register_world(lambda: PaperWorld(), "seedless")
     with pytest.raises(SettingError, match="the world seedless must accept a seed: give it the parameter seed"):
         make_world("seedless", 3)

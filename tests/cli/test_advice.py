@@ -44,7 +44,7 @@ def messages(path: Path) -> Iterator[str]:
 def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
     params = [param for _, command in all_commands() for param in command.params]
     options = sorted({option for param in params for option in param.opts if "--" in option})
-    assert {"--run", "--seed", "--within"} <= set(options)
+    assert {"--run", "--seed", "--set"} <= set(options)
     # CSS has custom properties that look like options: `--open: #6b5900` and `var(--open)`.
     option = rf"(?<!var\()(?<![\w-])(?:{'|'.join(options)})(?![\w:-])"
     command = rf"\bturnout (?:{'|'.join(COMMANDS)})\b"

@@ -47,14 +47,9 @@ study leaderboard async --traces x.csv | study leaderboard numerical --rounds 0
 study leaderboard traces --traces none.csv | study leaderboard numerical --store .
 study leaderboard numerical rbcsf:x=1 | study reproduce | study reproduce nothing | study reproduce queues --out afile
 study reproduce queues --rounds 1 | study reproduce queues --out /proc/nothing
-study reproduce queues --dataset nothing | study reproduce queues --seeds 0 | study tune
-study tune --within 1 --mean-round 2 | study tune --within x | study tune --within 1 --find nothing
-study tune --within 1 --values x | study tune --within 1 --values 1 --figure afile/x.svg
-study tune --within 1 --figure x.gif | study tune --within 1 --from none.turnout | study tune --within 1 --by 1
-study tune --within 1 --set tolerance=1 | study tune --within 1 --from fleet.turnout --world clients=3
-study tune --mean-round -1 --values 1 --by 2 --find x | fleet | fleet status | fleet status none.turnout
-fleet status afile | fleet status . | fleet history fleet.turnout | fleet history fleet.turnout nobody
-fleet explain fleet.turnout nobody | fleet explain fleet.turnout a --round 99
+study reproduce queues --dataset nothing | study reproduce queues --seeds 0 | fleet | fleet status
+fleet status none.turnout | fleet status afile | fleet status . | fleet history fleet.turnout
+fleet history fleet.turnout nobody | fleet explain fleet.turnout nobody | fleet explain fleet.turnout a --round 99
 fleet explain fleet.turnout a --round 0 | fleet explain none.turnout a | fleet export none.turnout
 fleet export fleet.turnout --out . | fleet export fleet.turnout --out fleet.turnout
 fleet export fleet.turnout --out x.csv | fleet export fleet.turnout --out afile/x.jsonl | fleet certify none.turnout

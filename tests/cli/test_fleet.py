@@ -128,8 +128,7 @@ def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
     with FleetReader(file) as scheduler:
         status = scheduler.status()
         promise = scheduler.certificate().summary().to_dict(scheduler.clients.__getitem__)
-        backed_off = scheduler.certificate().backed_off
-        assert backed_off is not None
+        backed_off = known(scheduler.certificate().backed_off)
         counts = {name: int(count) for name, count in zip(scheduler.clients, backed_off, strict=True) if count}
         further = {"scheduler": None, "overdue": shown["overdue"], "backed_off": counts}
         assert {**asdict(status), "elapsed": shown["elapsed"], "promise": promise, **further} == shown

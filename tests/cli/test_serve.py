@@ -120,24 +120,6 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
     assert all(finding.ok is not False for finding in examine(path))
 
 
-@pytest.mark.thorough
-def test_a_killed_service_has_kept_what_it_answered(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    run("fleet", "create", path, *SLOTS)
-    server = bearer(path, "server")
-    once = {**server, "idempotency-key": "1"}
-    with serving(path, "--no-page") as (process, port, _):
-        first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, once)
-        assert first[0] == 200
-        process.kill()
-        process.wait()
-    with serving(path, "--no-page") as (process, port, _):
-        again = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, once)
-        assert (again[0], again[2]) == (200, first[2])  # the answer, not two more turns
-        assert len(json.loads(send(port, "GET", "/v1/fleets/fleet/turns", headers=server)[2])["turns"]) == 2
-        assert status_of(port, "/", server) == 404
-
-
 def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
     for name in ("one", "two"):
         run("fleet", "create", tmp_path / f"{name}.turnout", "--deadline", "300")
@@ -162,6 +144,7 @@ def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp
     with serving(path, "--no-page") as (process, port, _):
         first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, server)
         later = bearer(path, "viewer")  # while it runs
+        assert status_of(port, "/", later) == 404
         done = run("fleet", "backup", path, copy)
         assert done.stdout == f"{copy} has all 2 turns of 2 clients.\n"
         for query in ("status", "doctor"):

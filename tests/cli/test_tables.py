@@ -30,7 +30,6 @@ COMMANDS = (
     "worlds paper",
     "data list",
     "check",
-    "study tune --within 3 --by 20 --values 1",
 )
 
 

@@ -28,7 +28,6 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import outcomes
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
-from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import Feature, Features, FleetReader, Scheduler
 from turnout.live._internals import StaleError
 from turnout.live.journal import changes
@@ -239,13 +238,6 @@ def test_the_charts_of_a_fleet_can_be_limited_to_the_last_hours(path: Path) -> N
     }
 
 
-def test_rounds_of_a_simulation_have_no_time_of_the_day(tmp_path: Path) -> None:
-    with RunStore(tmp_path / "runs.turnout") as store:
-        play_into(store, RunPlan("random", world_settings={"clients": 12}, settings={"cohort_size": 3}, rounds=5))
-    with served(tmp_path / "runs.turnout") as server:
-        assert server.json("/api/overview")["about"]["clock"] is None
-
-
 @pytest.mark.thorough
 @needs_browser
 def test_readers_choose_the_clock_as_the_axis_and_the_last_hours(empty_page: Page, path: Path) -> None:
@@ -301,7 +293,7 @@ ROUNDS_BEFORE = 4  # rounds of the fleet before this run
 METRICS: dict[str, Metrics] = {
     "train": {number: {"train_loss": 1 / number, "waited": number, "turnout-asked": 8} for number in range(1, 7)},
     "evaluate": {2: {"accuracy": 0.5, "per_class": [0.1, 0.9]}, 4: {"accuracy": 0.75}},
-    "server": {0: {"accuracy": 0.1}, 3: {"accuracy": 0.6}, 6: {"accuracy": 0.9, "name": "x"}},
+    "server": {0: {"accuracy": 0.1}, 3: {"accuracy": 0.6}, 6: {"accuracy": 0.9, "name": "x"}, 9: {"accuracy": 0.95}},
 }
 
 
@@ -310,7 +302,7 @@ def saved(number: int) -> SavedRun:
     return SavedRun(server_round=number, fleet_round=number + ROUNDS_BEFORE, begun_with=shapes, arrays=arrays)
 
 
-def test_metrics_of_a_flower_run_have_rounds_and_times(folder: Path) -> None:
+def test_metrics_of_a_flower_run_have_rounds_and_times_and_those_of_open_rounds_are_hidden(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=10, is_open=False)
     files, elapsed = RunFiles(path), np.cumsum(audit_of(path, Fraction(1, 6)).durations)
@@ -333,17 +325,6 @@ def test_metrics_of_a_flower_run_have_rounds_and_times(folder: Path) -> None:
         assert not files.metrics.exists()
         server.until(lambda: server.json("/api/training")["groups"])
         assert server.json("/api/training")["groups"][0]["mean"] == [0.1, 0.6, 0.9]
-
-
-def test_metrics_of_rounds_that_are_not_closed_are_hidden(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=8, is_open=False)
-    files = RunFiles(path)
-    files.write(saved(6))
-    files.write_metrics(METRICS)
-    with served(path) as server:
-        server.wait_rounds(8)
-        assert server.json("/api/training")["groups"][0]["rounds"] == [4, 7]
 
 
 def test_damaged_metrics_are_reported_only_on_the_training_page(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,21 +204,6 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path
         assert ids[most] in page.evaluate("document.querySelector('#page h1').textContent")
         sentence = f"{ids[most]} is {certificate.behind[most]:.2f} turns behind, beyond the tolerance of 2"
         assert sentence in _text(page, "overview")
-
-
-@pytest.mark.thorough
-def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path) -> None:
-    fleet = served_fleet(tmp_path, 25, is_open=False, eventful=False)
-    with fleet as server, visiting(empty_page, server.url) as page:
-        with FleetReader(server.path) as scheduler:
-            chosen = {turn.id for turn in scheduler.history(round=25)}
-            other = next(client for client in scheduler.clients if client not in chosen)
-            sentence = scheduler.explain(other, 25).sentence
-        turn_to(page, "client", id=other, round="25")
-        page.wait_for(f"document.getElementById('page').textContent.includes({json.dumps(sentence)})")
-        page.evaluate("document.activeElement.blur()")
-        page.press("ArrowLeft")
-        page.wait_for("location.hash.includes('round=24')")
 
 
 @pytest.mark.thorough

@@ -159,8 +159,11 @@ def test_reports_of_the_open_round_appear_and_an_abandoned_round_disappears(fold
         scheduler = opened.enter_context(Scheduler.open(path, **small))
         server = opened.enter_context(served(path))
         chosen = scheduler.choose(offered(*named(6)))
-        server.until(lambda: server.json("/api/overview")["open"])
-        assert server.json("/api/overview")["open"]["out"] == 3
+        opened_round = server.until(lambda: server.json("/api/overview")["open"])
+        elapsed = opened_round.pop("elapsed")
+        counts = {"out": 3, "back": 0, "failed": 0}
+        assert opened_round == {"round": 1, "deadline": 30, "target_size": 3, **counts}
+        server.until(lambda: server.json("/api/overview")["open"]["elapsed"] > elapsed)
         with Reporter(path) as reporter:
             reporter.report(chosen[1], 2.25, loss=0.5)
             server.until(lambda: server.json("/api/overview")["open"]["back"] == 1)
@@ -168,7 +171,7 @@ def test_reports_of_the_open_round_appear_and_an_abandoned_round_disappears(fold
             server.until(lambda: server.json("/api/overview")["open"]["failed"] == 1)
         data = server.json("/api/round")
         rows = {row["id"]: row for row in data["rows"]}
-        assert data["is_open"]
+        assert (data["is_open"], data["number"], data["last"]) == (True, 1, 1)
         assert [rows[client]["outcome"] for client in chosen] == ["out", "arrived", "failed"]
         assert (rows[chosen[1]]["seconds"], rows[chosen[1]]["loss"]) == (2.25, 0.5)
         assert rows[chosen[2]]["why"] == "no battery"
@@ -428,6 +431,9 @@ def test_a_growing_store_of_runs(folder: Path) -> None:
     with RunStore(path) as store, served(path) as server:
         assert server.json("/api/store")["runs"] == []
         assert server.json("/api/overview")["about"]["run"] is None
+        for route in ("client", "explain"):
+            answer = server.get(f"/api/{route}?id=0")
+            assert (answer.status, "there is no client '0' yet: this store has no run" in answer.error) == (404, True)
         seen: list[int] = []
 
         def check_progress(done: int) -> None:

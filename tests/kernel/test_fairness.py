@@ -94,20 +94,6 @@ def test_accrual_that_depends_on_availability_needs_it_and_only_available_client
     assert queues.rounds.tolist() == [0, 0]
 
 
-def test_no_client_can_join_those_with_different_rates() -> None:
-    queues = FairnessQueues(2, ["1/2", "1/3"])
-    with pytest.raises(SettingError, match="the clients have different rates, so 1 more cannot join"):
-        queues.add(1)
-    assert queues.clients == 2
-
-
-def test_retired_clients_cannot_be_chosen() -> None:
-    queues = FairnessQueues(2, 0.5)
-    queues.retire([1])
-    with pytest.raises(ReportError, match="client 1 has retired"):
-        queues.advance([1])
-
-
 def test_the_debt_of_a_million_rounds_is_exact() -> None:
     queues = FairnessQueues(2, "999999999/1000000000")
     queues.restore({**queues.state(), "rounds": 10**6, "balance": np.array([0, -999_999_999 * 10**6])})
@@ -171,18 +157,22 @@ def test_rates_without_a_common_denominator_are_rounded_up() -> None:
     assert (units / per_turn <= rates + 1e-9 + 1e-16).all()
 
 
-def test_a_wrong_number_of_rates_is_refused() -> None:
-    with pytest.raises(SettingError, match="one rate or 3, one per client"):
-        FairnessQueues(3, [0.1, 0.2])
-
-
-def test_unknown_clients_are_refused_and_change_nothing() -> None:
+def test_unknown_and_retired_clients_and_those_without_a_rate_are_refused_and_change_nothing() -> None:
     queues = FairnessQueues(2, 0.5)
     with pytest.raises(ReportError, match=r"chosen\[0\] = 5 is unknown"):
         queues.advance([5])
     with pytest.raises(ReportError, match="turns must be 2 whole numbers"):
         queues.certificate([1.0, 2.0])
+    queues.retire([1])
+    with pytest.raises(ReportError, match="client 1 has retired"):
+        queues.advance([1])
     assert queues.rounds.tolist() == [0, 0]
+    queues = FairnessQueues(2, ["1/2", "1/3"])
+    with pytest.raises(SettingError, match="the clients have different rates, so 1 more cannot join"):
+        queues.add(1)
+    assert queues.clients == 2
+    with pytest.raises(SettingError, match="one rate or 3, one per client"):
+        FairnessQueues(3, [0.1, 0.2])
 
 
 # Amended rates

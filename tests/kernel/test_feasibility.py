@@ -131,18 +131,6 @@ def test_a_sufficient_cohort_size_far_from_the_sum_of_rates_is_the_smallest(rate
     assert smallest > math.ceil(rates.sum()) + 1
 
 
-def test_a_client_that_is_never_available_can_be_promised_nothing() -> None:
-    with pytest.raises(InfeasiblePromise, match="Use a guaranteed_rate of at most 0,") as caught:
-        require_feasible([0.1, 0.1], [0.5, 0.0], 1)
-    assert (caught.value.clients, caught.value.largest_rate) == ((1,), Fraction(0))
-    assert caught.value.cohort_size is None
-
-
-def test_one_client_alone_can_be_promised_its_availability() -> None:
-    with pytest.raises(InfeasiblePromise, match=r"the largest feasible rate is 0\.5"):
-        require_feasible([0.75], [0.5], 1)
-
-
 def test_the_error_names_the_largest_rate_a_sufficient_cohort_size_and_the_bottleneck_also_when_it_is_copied() -> None:
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible([0.15] * 100, [1.0] * 100, 8)
@@ -153,16 +141,19 @@ def test_the_error_names_the_largest_rate_a_sufficient_cohort_size_and_the_bottl
     require_feasible([0.15] * 100, [1.0] * 100, 15)
 
 
-def test_a_rarely_available_client_is_named() -> None:
+def test_clients_that_are_rarely_or_never_available_and_the_feasible_rate_or_factor_are_named() -> None:
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible([0.15] * 4, [0.9, 0.9, 0.1, 0.9], 2)
     assert caught.value.clients == (2,)
     assert caught.value.cohort_size is None
     assert "client 2 is promised 0.15 of the rounds and is available in 0.1" in str(caught.value)
     assert "Use a guaranteed_rate of at most 0.1," in str(caught.value)
-
-
-def test_the_error_for_different_rates_names_the_factor() -> None:
+    with pytest.raises(InfeasiblePromise, match="Use a guaranteed_rate of at most 0,") as caught:
+        require_feasible([0.1, 0.1], [0.5, 0.0], 1)
+    assert (caught.value.clients, caught.value.largest_rate) == ((1,), Fraction(0))
+    assert caught.value.cohort_size is None
+    with pytest.raises(InfeasiblePromise, match=r"the largest feasible rate is 0\.5"):
+        require_feasible([0.75], [0.5], 1)
     with pytest.raises(InfeasiblePromise, match=r"multiplied by 0.8"):
         require_feasible([1.0, 0.25], [1.0, 1.0], 1)
 
@@ -180,8 +171,5 @@ def test_the_error_for_different_rates_names_the_factor() -> None:
 def test_invalid_availability_is_refused(availability: list[float], cohort_size: int, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         largest_feasible_rate(availability, cohort_size)
-
-
-def test_rates_and_availabilities_must_match() -> None:
     with pytest.raises(SettingError, match="rates has 2 entries, availability 3"):
         feasibility([0.1, 0.1], [1.0, 1.0, 1.0], 1)

@@ -77,11 +77,6 @@ def test_a_malformed_report_is_refused_by_field_row_and_value(changes: dict[str,
         make_report(**changes)
 
 
-def test_a_selection_with_a_duplicate_client_is_refused() -> None:
-    with pytest.raises(SelectionError, match=r"clients\[2\] = 4 is a duplicate"):
-        Selection(1, np.array([4, 1, 4]))
-
-
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 def test_values_beyond_the_limits_are_refused(kernel: str) -> None:
     with using_kernel(kernel):
@@ -150,10 +145,14 @@ def test_with_outcome_returns_a_mask_of_clients() -> None:
     assert make_report().with_outcome("failed").tolist() == [False, False]
 
 
-def test_a_record_needs_a_selection_and_a_report_of_the_same_round() -> None:
+def test_a_duplicate_client_another_round_and_a_modified_copy_that_is_malformed_are_refused() -> None:
     assert RoundRecord(Selection(1, np.array([0, 2])), make_report()).round == 1
     with pytest.raises(ReportError, match="the report is of round 1, the selection of round 2"):
         RoundRecord(Selection(2, np.array([0, 2])), make_report())
+    with pytest.raises(SelectionError, match=r"clients\[2\] = 4 is a duplicate"):
+        Selection(1, np.array([4, 1, 4]))
+    with pytest.raises(ReportError, match="must not be negative"):
+        replace(make_report(), exchange_times=np.array([-1.0, 1.0]))
 
 
 def make_late_arrivals(**changes: Any) -> LateArrivals:
@@ -188,8 +187,3 @@ def test_late_arrivals_are_sorted_regardless_of_the_order_of_arrival() -> None:
 def test_malformed_late_arrivals_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ReportError, match=message):
         make_late_arrivals(**changes)
-
-
-def test_a_modified_copy_is_validated_again() -> None:
-    with pytest.raises(ReportError, match="must not be negative"):
-        replace(make_report(), exchange_times=np.array([-1.0, 1.0]))

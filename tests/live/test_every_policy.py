@@ -19,6 +19,7 @@ from live.fleets import (
     offered,
     packed,
     packed_from_disk,
+    play_round,
     problems,
     state_of,
     take_snapshot,
@@ -188,9 +189,7 @@ def play_marked(scheduler: Scheduler, rounds: int, marks: Marks = MARKS) -> None
 def play_without_marked(scheduler: Scheduler, rounds: int) -> None:
     """Plays rounds with the clients that are left after the marked one was forgotten."""
     for _ in range(rounds):
-        chosen = scheduler.choose(offered(*(client for client in named(CLIENTS) if client != MARKED)))
-        scheduler.report_many(dict.fromkeys(chosen, 2.0))
-        scheduler.close_round()
+        play_round(scheduler, offered(*(client for client in named(CLIENTS) if client != MARKED)), 2.0)
 
 
 def state_numbers(state: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -244,7 +243,6 @@ def test_every_policy_and_every_wrapper_is_tested() -> None:
 @pytest.mark.parametrize("policy", sorted(NOT_LIVE))
 def test_policies_that_require_expected_times_are_refused(open_fleet: OpenFleet, folder: Path, policy: str) -> None:
     refusal = "requires the true expected times, unknown in a live fleet: use fair-pace"
-    refusal = "requires the true expected times, unknown in a live fleet: use fair-pace"
     for name, settings in (
         (policy, own_settings(policy)),
         *((wrapper, wrapper_settings(wrapper, policy)) for wrapper in WRAPPER_SETTINGS),
@@ -252,12 +250,6 @@ def test_policies_that_require_expected_times_are_refused(open_fleet: OpenFleet,
         with pytest.raises(SettingError, match=refusal):
             open_fleet(policy=name, settings=settings)
         assert not (folder / "fleet.turnout").exists()
-
-
-@pytest.mark.parametrize("wrapper", sorted(NOT_AROUND_FEDCS))
-def test_wrappers_that_need_a_cohort_size_are_refused_around_fedcs(open_fleet: OpenFleet, wrapper: str) -> None:
-    with pytest.raises(SettingError, match="fedcs"):
-        open_fleet(policy=wrapper, settings=wrapper_settings(wrapper, "fedcs"))
 
 
 # Capabilities that are delegated through wrappers

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -361,11 +359,7 @@ def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: fleets.Ope
     assert scheduler.ready
     record = scheduler.close_round()
     assert record.selection.clients.tolist() == record.report.clients.tolist() == []
-    assert scheduler.certificate().promised_units.tolist() == [
-        3,
-        3,
-        3,
-    ]  # no client was available, so none accrued turns
+    assert scheduler.certificate().promised_units.tolist() == [3] * 3  # nobody was available, so nobody accrued turns
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
     assert fleets.play_round(scheduler, fleets.offered("b")) == ["b"]
 
@@ -559,30 +553,16 @@ def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
 # file truncated or bytes flipped
 
 
-def _write_full_fleet(path: Path) -> bytes:
-    """Writes a fleet with a snapshot, later events, an open round and all kinds of turns; returns its bytes."""
-    path.write_bytes(_full_fleet())
-    return _full_fleet()
-
-
-@cache
-def _full_fleet() -> bytes:
-    with TemporaryDirectory() as folder:
-        return _play_full_fleet(Path(folder, "fleet.turnout")).read_bytes()
-
-
-def _play_full_fleet(path: Path) -> Path:
+@pytest.fixture(scope="module")
+def full_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet with a snapshot, later events, an open round and all kinds of turns."""
+    path = tmp_path_factory.mktemp("full") / "fleet.turnout"
     restless_server.play(str(path), 13)
     with Scheduler.open(path) as scheduler:
         cohort = scheduler.choose(restless_server.statuses_of(14))
         scheduler.report(cohort[0], 3.0)
         scheduler.report_failure(cohort[1], "its battery died")
     return path
-
-
-@pytest.fixture(scope="module")
-def full_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _play_full_fleet(tmp_path_factory.mktemp("full") / "fleet.turnout")
 
 
 def _continue(path: Path) -> tuple[bytes, ...]:
@@ -628,14 +608,13 @@ def _occurrences(data: bytes, value: bytes) -> Iterator[int]:
     ("seed", "times"), [(0, 1), *(pytest.param(seed, 4, marks=pytest.mark.thorough) for seed in range(2 * TORTURE))]
 )
 @pytest.mark.files
-def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int, times: int) -> None:
+def test_flipped_bytes_are_refused_or_harmless(folder: Path, full_fleet: Path, seed: int, times: int) -> None:
     """Either the damage is refused when it is read, or the state and the following rounds are unchanged."""
-    path = folder / "fleet.turnout"
-    data = _write_full_fleet(path)
-    shutil.copy(path, folder / "intact.turnout")
-    expected = _continue(folder / "intact.turnout")
+    data, expected = full_fleet.read_bytes(), _continue(copy_store(full_fleet, folder / "intact.turnout"))
     rng = random.Random(seed)
-    offsets = [rng.choice(of_part) for of_part in _offsets(data, path).values() if of_part for _ in range(2 * times)]
+    offsets = [
+        rng.choice(of_part) for of_part in _offsets(data, full_fleet).values() if of_part for _ in range(2 * times)
+    ]
     offsets += [rng.randrange(len(data)) for _ in range(15 * times)]
     refused = 0
     for number, offset in enumerate(offsets):
@@ -651,9 +630,8 @@ def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int, times: i
 
 
 @pytest.mark.files
-def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    data = _write_full_fleet(path)
+def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path, full_fleet: Path) -> None:
+    path, data = folder / "fleet.turnout", full_fleet.read_bytes()
     lengths = {0, 1, 99, 100, 511, 512, 4095, len(data) // 2, len(data) - 1, *range(4096, len(data), 8192)}
     for length in sorted(lengths):
         path.write_bytes(data[:length])
@@ -812,9 +790,7 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: fleets.OpenF
     path = scheduler.path
     scheduler.choose(fleets.offered(*clients))
     own = [dict.fromkeys(clients[first::8], 1.0 + first) for first in range(8)]
-    shares = [
-        own[first] | own[(first + 1) % 8] for first in range(8)
-    ]  # every client is reported by two of the eight processes
+    shares = [own[first] | own[(first + 1) % 8] for first in range(8)]  # two processes report each client
     with ExitStack() as stack:
         reader = stack.enter_context(start_process("read", str(path)))
         reporters = stack.enter_context(start_process("report", str(path), *map(json.dumps, shares)))

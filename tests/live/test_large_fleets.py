@@ -160,8 +160,7 @@ def test_snapshots_of_what_differs_give_the_state_of_complete_ones(
                     scheduler.report_failure(turn.id, "battery")
             scheduler.fill([])
         else:
-            scheduler.report_many(dict.fromkeys(scheduler.choose(there), 2.0 + step))
-            scheduler.close_round()
+            fleets.play_round(scheduler, there, 2.0 + step)
         if step == 20:
             scheduler.amend(tolerance=3.0)
         if step == 30:
@@ -187,12 +186,9 @@ def test_a_forgotten_client_is_in_no_snapshot(open_fleet: fleets.OpenFleet, size
     scheduler = open_fleet(settings={"cohort_size": 2})
     scheduler.register(fleets.named(300))
     for number in range(3):
-        scheduler.choose(["c0", "c1"])
-        scheduler.report_many({"c0": 987.5 + number, "c1": 5.0})
-        scheduler.close_round()
+        fleets.play_round(scheduler, ["c0", "c1"], {"c0": 987.5 + number, "c1": 5.0})
         fleets.take_snapshot(scheduler)
-        base = fleets.state_of(scheduler).snapshot
-        assert base is not None
+        base = known(fleets.state_of(scheduler).snapshot)
         base.size = 10**9
     assert sizes == [False, False]
     learned = fleets.state_of(scheduler).fleet.history.typical_seconds[:1].tobytes()
@@ -217,8 +213,7 @@ def test_an_interrupted_snapshot_is_no_base(
     scheduler.register(fleets.named(300))
     fleets.take_snapshot(scheduler)
     fleets.play_round(scheduler, fleets.named(2))
-    base = fleets.state_of(scheduler).snapshot
-    assert base is not None
+    base = known(fleets.state_of(scheduler).snapshot)
     base.size = 0  # so that a complete one follows
     with monkeypatch.context() as patch:
         patch.setattr(changes, "copied", interrupt)

@@ -155,9 +155,6 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
     assert "use a guaranteed_rate of at most 0.5, or a cohort_size of at least 2, or pass" in infeasible
 
 
-# Since when a promise is broken
-
-
 # Clients that have retired
 
 

@@ -219,7 +219,7 @@ def test_the_explanation_names_the_signal(open_fleet: fleets.OpenFleet) -> None:
 
 
 @pytest.mark.files
-def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+def test_signals_and_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     open_fleet: fleets.OpenFleet, folder: Path
 ) -> None:
     scheduler = open_fleet(**LEARNING)
@@ -227,12 +227,13 @@ def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     for _ in range(2):
         cohort = scheduler.choose(fleets.offered("a", "b", "c", "d"))
         signals = {client: {"utility": value if client == "b" else 1.0} for client in cohort}
-        scheduler.report_many(dict.fromkeys(cohort, 2.0), signals=signals)
+        scheduler.report_many(dict.fromkeys(cohort, 2.0), losses={"b": 0.1234567}, signals=signals)
         scheduler.close_round()
-    rounds = [event["signals"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
-    assert json.loads(json.dumps(rounds[0], allow_nan=False)) == [
+    rounds = [event for event in fleets.exported(scheduler) if event["kind"] == "round"]
+    assert json.loads(json.dumps(rounds[0]["signals"], allow_nan=False)) == [
         {"utility": value if c == "b" else 1.0} for c in cohort
     ]
+    assert json.loads(json.dumps(rounds[1]["losses"])) == [0.1234567 if c == "b" else None for c in cohort]
     in_text, in_an_array = str(value).encode(), np.float64(value).tobytes()
     before = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_text in before
@@ -241,8 +242,10 @@ def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     after = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_text not in after
     assert in_an_array not in after
-    exports = [event["signals"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
-    assert exports == [[None if c == "b" else {"utility": 1.0} for c in cohort]] * 2
+    exports = [event for event in fleets.exported(scheduler) if event["kind"] == "round"]
+    assert [event["signals"] for event in exports] == [[None if c == "b" else {"utility": 1.0} for c in cohort]] * 2
+    assert [event["losses"] for event in exports] == [[None] * len(cohort)] * 2
+    assert {loss for (loss,) in fleets.rows_of(scheduler.path, "SELECT loss FROM turns")} == {None}
     assert fleets.rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE signals LIKE '%12.3%'") == [(0,)]
     assert fleets.problems(scheduler.path) == []
     assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
@@ -294,19 +297,3 @@ def test_the_loss_of_a_surplus_client_is_learned(open_fleet: fleets.OpenFleet) -
     assert report.outcomes is not None
     assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
     assert known(report.losses)[2] == 7.0
-
-
-def test_losses_are_exported_except_those_of_a_forgotten_client(open_fleet: fleets.OpenFleet) -> None:
-    """Uses a policy that does not learn from losses; what other policies learn is tested elsewhere."""
-    scheduler = open_fleet()
-    scheduler.choose(fleets.offered("a", "b"))
-    scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
-    scheduler.close_round()
-    fleets.play_round(scheduler, fleets.offered("a", "b"), 1.0)
-    rounds = [event["losses"] for event in fleets.exported(scheduler) if event["kind"] == "round"]
-    assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
-    scheduler.forget("b")
-    assert [event["losses"] for event in fleets.exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2
-    assert fleets.rows_of(scheduler.path, "SELECT loss FROM turns") == [(None,)] * 4
-    assert fleets.problems(scheduler.path) == []
-    assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)

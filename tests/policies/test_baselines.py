@@ -5,30 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from policies.examples import offer_of, play_rounds, played, turns_after
-from turnout import POLICIES, RoundReport, make_policy
+from policies.examples import offer_of, play_rounds, turns_after
+from turnout import RoundReport, make_policy
 from turnout.errors import OfferError, StateError
-from turnout.kernel.fairness import FairnessQueues
 from turnout.policies import DataSize, FairOracle, Fastest, FedCS, RoundRobin, SkewedRandom, UniformRandom
 from turnout.policies.check_support import SmallFleet
-
-
-@given(st.sampled_from(sorted(POLICIES)), st.integers(0, 10**6), st.sampled_from([0.05, 0.3, 0.8]))
-@settings(max_examples=20, deadline=None)
-def test_the_certificate_inequality_holds_for_every_policy(name: str, seed: int, availability: float) -> None:
-    """The certificate of correctly updated queues holds for the selections of any policy."""
-    fleet = SmallFleet(seed, availability=availability)
-    policy = make_policy(name, 40)
-    queues = FairnessQueues(40, "1/7", accrual="available", max_owed=2)
-    turns = np.zeros(40, dtype=np.int64)
-    for offer, _, report in played(policy, fleet, 15):
-        queues.advance(report.clients, offer.available)
-        turns[report.clients] += 1
-        assert queues.certificate(turns).books_balance
-        assert (queues.owed >= 0).all()
 
 
 @pytest.mark.parametrize(("rounds", "most"), [(500, 0.056), pytest.param(1000, 0.04, marks=pytest.mark.thorough)])

@@ -1,56 +1,16 @@
-"""Cohorts of the published policies at any availability: full, without unavailable clients or duplicates."""
+"""Cohorts of the published policies when clients fail, and data sizes and seeds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from killing import TORTURE
-from policies.examples import played
 from turnout import POLICIES, make_policy
 from turnout.errors import ReportError, SettingError
 from turnout.policies.check_support import SmallFleet
 from turnout.policies.registry import setting_names
-
-NOT_PUBLISHED = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
-PUBLISHED = [name for name in POLICIES if name not in NOT_PUBLISHED]
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in PUBLISHED),
-    ("oort", {"max_turns": 5, "pacer_window": 3}),
-    ("tifl", {"credits": 3, "tiers": 7, "retier_every": 7}),
-    ("data-size", {"replacement": True, "sizes": [float(row % 4) for row in range(40)]}),
-    ("power-of-choice", {"candidates": 8, "sizes": [float(row % 4) for row in range(40)]}),
-    ("e3cs", {"quota": [(1, 0.0), (20, 0.8), (40, 1.0)]}),
-    ("refl", {"window": 4, "hold_off": 0}),
-    ("active-fl", {"dropped": 1.0, "uniform": 0.5}),
-]
-
-
-#: Availability and number of rounds; `make torture` plays as many for each.
-FLEETS = {0.8: 45, 0.3: 25, 0.05: 25}
-THOROUGH_FLEETS = {0.8: 500, 0.3: 150, 0.05: 150} if TORTURE == 1 else dict.fromkeys((0.8, 0.3, 0.05), 500)
-
-
-@pytest.mark.parametrize(
-    ("availability", "rounds"),
-    [*FLEETS.items(), *(pytest.param(*fleet, marks=pytest.mark.thorough) for fleet in THOROUGH_FLEETS.items())],
-)
-@pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=lambda value: str(value)[:30])
-def test_all_cohorts_are_full_and_have_no_duplicate_or_unavailable_client(
-    name: str, settings: dict[str, Any], availability: float, rounds: int
-) -> None:
-    policy = make_policy(name, 40, **settings)
-    fleet = SmallFleet(6, availability=availability, deadline=15.0, failure_rate=0.1, losses=True)
-    assert policy.cohort_size is not None
-    for offer, selection, _ in played(policy, fleet, rounds):
-        chosen = selection.clients.tolist()
-        assert len(chosen) == min(policy.cohort_size, int(offer.available.sum()))
-        assert offer.available[selection.clients].all()
-        assert chosen == sorted(set(chosen))
-        assert all(len(reason) == len(chosen) for reason in selection.reasons.values() if reason.ndim)
 
 
 @pytest.mark.parametrize("name", ["oort", "power-of-choice", "tifl", "active-fl", "cs-ucb", "e3cs", "ucb-cs"])

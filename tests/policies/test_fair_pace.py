@@ -294,11 +294,6 @@ def test_rounds_of_the_papers_world_are_short_and_nobody_is_ever_beyond_two_turn
 # Settings
 
 
-def test_a_tolerance_just_above_the_rate_is_accepted() -> None:
-    assert FairPace(40, tolerance=0.1501).tolerance == Fraction(1501, 10000)
-    assert FairPace(40, tolerance=0.3).tolerance == Fraction(3, 10)
-
-
 def test_the_defaults_are_those_of_the_rule() -> None:
     policy = FairPace(40)
     assert (policy.cohort_size, policy.exploration, policy.guarantee.accrual) == (8, 0.0, "available")
@@ -306,6 +301,12 @@ def test_the_defaults_are_those_of_the_rule() -> None:
     assert policy.bound == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
     assert FairPace(40, accrual="always").bound == np.inf
     assert FairPace(40, counts="completed").bound == np.inf
+    assert [FairPace(40, tolerance=given).tolerance for given in (0.1501, 0.3)] == [
+        Fraction(1501, 10000),
+        Fraction("0.3"),
+    ]
+    assert FairPace(40, tolerance=3.5).head_start == 3.5
+    assert FairPace(40, tolerance=3.5, head_start=0).head_start == 0
 
 
 # Known times
@@ -375,11 +376,6 @@ def test_a_client_that_joins_late_takes_at_most_half_more_than_its_share(rate: f
     policy.add(1)
     play(3001, 3100)
     assert 100 * rate <= policy.turns[39] <= 1.5 * 100 * 8 / 40
-
-
-def test_a_new_head_start_is_the_tolerance() -> None:
-    assert FairPace(40, tolerance=3.5).head_start == 3.5
-    assert FairPace(40, tolerance=3.5, head_start=0).head_start == 0
 
 
 @pytest.mark.parametrize(
@@ -575,8 +571,7 @@ def test_learning_goes_on_after_forget() -> None:
     """The prior is recomputed from the times that are left, and then whenever their number has grown by a tenth."""
     policy = played(1.0)
     policy.forget(list(range(1, CLIENTS)))
-    model = policy.time_model
-    assert model is not None
+    model = known(policy.time_model)
     prior = model.state()["pool"][12:15].copy()
     report = make_report(100, [3], np.ones((1, 3)), [500.0], available=np.ones(CLIENTS, dtype=np.bool_))
     for _ in range(4):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from literal import LiteralRBCSF
 from narrowing import known
-from policies.examples import play_rounds
+from policies.examples import play_rounds, played
 from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError
 from turnout.kernel.backend import using_kernel
@@ -33,17 +33,13 @@ def test_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_w
     policy = RBCSF(40, speed_weight=speed_weight, availability=0.8)
     literal = LiteralRBCSF(40, cohort_size=8, guaranteed_rate=Fraction(3, 20), speed_weight=speed_weight)
     with using_kernel(kernel):
-        for round_ in range(1, rounds + 1):
-            offer = fleet.offer(round_)
-            selection = policy.ask(offer)
-            contexts = offer.contexts.tolist()
-            assert selection.clients.tolist() == literal.choose(offer.available, contexts)
-            report = fleet.play(offer, selection)
-            policy.tell(report)
-            literal.learn(report.clients.tolist(), contexts, report.exchange_times.tolist())
+        for offer, selection, report in played(policy, fleet, rounds):
             owed = policy.debts.owed_exactly()
             assert owed.units_per_turn == 20
             assert [int(units) + owed.credit for units in owed.units] == literal.owed
+            contexts = offer.contexts.tolist()
+            assert selection.clients.tolist() == literal.choose(offer.available, contexts)
+            literal.learn(report.clients.tolist(), contexts, report.exchange_times.tolist())
 
 
 def play_small_fleet(policy: RBCSF, rounds: int, **fleet_settings: Any) -> None:

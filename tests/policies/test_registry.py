@@ -136,6 +136,8 @@ def test_defaults_reach_the_policy_inside_and_given_settings_take_precedence() -
     policy: Any = make_policy("overcommit", 40, **complete)
     assert policy.guarantee.accrual == "available"
     assert with_defaults("random", {}, {"seed": 7, "features": 4}) == {"seed": 7}
+    for bare in ({"policy": "random"}, {"policy": "random", "settings": None}):
+        assert with_defaults("cool-down", bare, {"seed": 4}) == {"policy": "random", "settings": {"seed": 4}}
     assert with_defaults("no such policy", {"seed": 1}, {"features": 4}) == {"seed": 1}
 
 
@@ -159,11 +161,6 @@ def test_defaults_can_be_computed_for_each_policy_from_its_own_settings() -> Non
             "guaranteed_rate": 0.1,
         },
     }
-
-
-def test_a_wrapper_whose_policy_has_no_settings_gets_the_defaults_of_that_policy() -> None:
-    for given in ({"policy": "random"}, {"policy": "random", "settings": None}):
-        assert with_defaults("cool-down", given, {"seed": 4}) == {"policy": "random", "settings": {"seed": 4}}
 
 
 def test_the_settings_of_nested_policies_are_found() -> None:
@@ -269,6 +266,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("with-guarantee", {"urgency": 0}, "urgency must be above 0, not 0"),
     ("with-guarantee", {"urgency": "much"}, "urgency must be a number, not 'much'"),
     ("with-guarantee", {"urgency": math.nan}, "urgency must be finite"),
+    ("with-guarantee", {"max_owed": 1}, "max_owed is 1, so no debt reaches urgency 2 and no client would"),
+    ("overcommit", {"factor": 0.9}, r"factor must be at least 1, not 0\.9"),
+    ("overcommit", {"factor": 11}, "factor must be at most 10, not 11"),
+    ("overcommit", {"policy": "fedcs"}, "overcommit needs a policy with a cohort_size, and fedcs has none"),
+    ("cool-down", {"rounds": 1.5}, r"rounds must be a whole number, not 1\.5"),
+    ("cool-down", {"rounds": 1, "strict": "yes"}, "strict must be True or False, got 'yes'"),
     ("exclude-busy", {"rounds": 0}, "rounds must be at least 1, not 0"),
     ("eligible", {"allowed": []}, "allowed contains no client: pass a mask, rows, or a mapping"),
     ("eligible", {"allowed": [False] * 9}, "allowed contains no client"),
@@ -289,11 +292,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("warm-up", {"policy": "fedcs"}, "fedcs has no fixed cohort size: pass cohort_size"),
     ("warm-up", {"cohort_size": 3}, "cohort_size must be that of the policy inside, 8, got 3"),
 ]
-WITH_POLICY = ("with-guarantee", "exclude-busy", "eligible", "quota", "warm-up")
 
 
 @pytest.mark.parametrize(("name", "settings", "complaint"), REFUSED)
 def test_invalid_settings_are_refused(name: str, settings: dict[str, Any], complaint: str) -> None:
-    inner = {"policy": "random"} if name in WITH_POLICY else {}
+    inner = {"policy": "random"} if name in WRAPPERS else {}
     with pytest.raises(SettingError, match=complaint):
         make_policy(name, 40, **{**inner, **settings})

@@ -31,6 +31,7 @@ def selections(variant: str) -> list[list[int]]:
     chosen = []
     for _, selection, _ in played(policy, fleet, ROUNDS):
         chosen.append(selection.clients.tolist())
+        assert all(len(reason) == len(chosen[-1]) for reason in selection.reasons.values() if reason.ndim)
     return chosen
 
 

@@ -334,6 +334,6 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def test_a_client_names_all_services_that_it_has_tried(address: DatabaseAddress) -> None:
     with (
         clients_of([1, 2], address.name, attempts=1) as client,
-        pytest.raises(UnavailableError, match=r"127\.0\.0\.1 and"),
+        pytest.raises(UnavailableError, match=r"^127\.0\.0\.1:1 and 127\.0\.0\.1:2 "),
     ):
         client.status()

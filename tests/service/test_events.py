@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 
@@ -159,12 +158,11 @@ def test_settings_and_departures_are_events(service: Service) -> None:
     assert retired == Event("retired", {"event": 3, "kind": "retire", "client": "phone-2"}, 3)
 
 
-def test_invalid_positions_are_refused(service: Service) -> None:
+def test_invalid_positions_are_refused_and_an_event_beyond_the_newest_is_gone_as_after_a_restore(
+    service: Service,
+) -> None:
     for query in ("after=-1", "after=x", "follow=x"):
         assert service.get(f"/events?{query}").status == 422, query
-
-
-def test_an_event_beyond_the_newest_is_gone_so_that_clients_begin_anew_after_a_restore(service: Service) -> None:
     for query, headers in (("after=1", {}), ("", {"last-event-id": "7"})):
         reply = service.get(f"/events?{query}", headers=headers)
         assert (reply.status, reply.data["code"]) == (410, "no_such_event")
@@ -236,33 +234,22 @@ def test_streams_that_are_opened_at_once_are_counted_when_they_are_checked(
         assert sorted(reply.result().status for reply in sent) == [200, 200, 429]
 
 
-@pytest.mark.parametrize("change", ["revoked", "expired"])
-def test_a_stream_ends_when_its_token_gives_no_access_any_more(service: Service, change: str) -> None:
+@pytest.mark.parametrize("change", ["it was revoked", "it expired", "the service ends", "it lasts too long"])
+def test_a_stream_ends_when_its_token_or_its_time_is_over_or_the_service_ends(
+    service: Service, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if change == "it lasts too long":
+        monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
     with FleetTokens(service.fleets["fleet"].file.location) as file:
         (new,) = file.create("viewer", days=1)
         with following(service, "", {"authorization": f"Bearer {new.text}"}) as stream:
             assert read_event(stream) is not None
-            if change == "revoked":
+            if change == "it was revoked":
                 file.revoke(new.token.id)
-                assert read_event(stream) is None
-            else:
-                with patch.object(time, "time", return_value=known(new.token.expires)):
-                    assert read_event(stream) is None
-    assert service.get("/events?follow=false", role="viewer").status == 200
-
-
-def test_a_stream_ends_when_the_service_ends(service: Service) -> None:
-    with following(service) as stream:
-        read_event(stream)
-        service.server.should_exit = True
-        assert read_event(stream) is None
-
-
-def test_a_stream_has_a_longest_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
-    with following(service) as stream:
-        assert read_event(stream) is not None
-        assert read_event(stream) is None
+            elif change == "it expired":
+                monkeypatch.setattr(time, "time", lambda: known(new.token.expires))
+            service.server.should_exit = change == "the service ends"
+            assert read_event(stream) is None
 
 
 def test_a_quiet_stream_is_kept_open(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,17 +112,13 @@ def test_a_check_in_is_held_until_a_running_turn_is_late(tmp_path: Path, monkeyp
         assert turn_of(waiting.result(MAX_WAIT))["client"] == "phone-1"
 
 
-def test_a_check_in_is_held_until_the_wait_is_over_that_the_scheduler_announces(tmp_path: Path) -> None:
+def test_a_check_in_is_held_until_the_announced_wait_is_over_and_not_if_it_is_given_a_turn(tmp_path: Path) -> None:
     with served(tmp_path, {"fleet": {**SLOTS, "window_seconds": 0.5}}) as service:
         reply = service.post("/check-ins", {"client": "phone-1"}, headers=PREFER)
         assert turn_of(reply)["client"] == "phone-1"
-
-
-def test_a_check_in_that_is_given_a_turn_at_once_is_not_held(tmp_path: Path) -> None:
-    with served(tmp_path, {"fleet": SLOTS}) as service:
-        reply = service.post("/check-ins", {"client": "phone-1"}, headers=PREFER)
-        assert reply.data["turn"]["client"] == "phone-1"
-        assert "preference-applied" not in reply.headers
+        again = service.post("/check-ins", {"client": "phone-1"}, headers=PREFER)
+        assert again.data["turn"] == reply.data["turn"]
+        assert "preference-applied" not in again.headers
 
 
 @pytest.mark.parametrize("limit", ["the device", "the service", "the status"])

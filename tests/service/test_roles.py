@@ -114,12 +114,9 @@ def test_a_token_of_another_fleet_finds_nothing(service: Service, path: str) -> 
     assert (missing.status, missing.error) == (404, "there is no fleet 'missing' for this token: check the address")
 
 
-def test_each_token_lists_only_its_own_fleet(service: Service) -> None:
+def test_public_paths_reveal_no_fleet_and_each_token_lists_only_its_own(service: Service) -> None:
     assert service.send("GET", "/v1/fleets", role="viewer").data == {"fleets": ["fleet"]}
     assert service.send("GET", "/v1/fleets", role="viewer", fleet="other").data == {"fleets": ["other"]}
-
-
-def test_public_paths_need_no_token_and_reveal_no_fleet(service: Service) -> None:
     for path in ("/healthz", "/readyz", "/openapi.json"):
         reply = service.send("GET", path, role=None)
         assert reply.status == 200

@@ -53,9 +53,9 @@ RUNS = CommandGroup(
     _in("lab.runs", "show", "export", "delete"),
 )
 STUDY = CommandGroup(
-    "Repeat the studies of this project, rank policies and tune settings.\n\n"
+    "Repeat the studies of this project, and rank policies.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
-    {**_in("studies.reproduce", "leaderboard", "reproduce"), **_in("studies.tune", "tune")},
+    _in("studies.reproduce", "leaderboard", "reproduce"),
 )
 DATA = CommandGroup(
     "List, download and verify datasets.\n\nExample: turnout data list", _in("lab.data", "list_", "fetch")

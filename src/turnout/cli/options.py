@@ -49,7 +49,6 @@ RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 OutOption = Annotated[Path | None, typer.Option(help="File to write; by default standard output.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …")]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Number of worker processes; by default one per CPU core.")

@@ -81,8 +81,9 @@ class Server:
             raise SettingError(
                 f"address must be that of a fleet, such as http://127.0.0.1:8080/v1/fleets/fleet, got {address!r}"
             )
-        self.host, self._port, self.path = parts.hostname, parts.port, parts.path.rstrip("/")
-        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self.path}"
+        self._host, self._port, self.path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self.host = parts.netloc.rpartition("@")[2]  # with the port: two servers of a machine are told apart
+        self.address = f"{parts.scheme}://{self.host}{self.path}"
         self._tls = ssl.create_default_context(cafile=authorities) if parts.scheme == "https" else None
         self.idle = IdleConnections()
 
@@ -91,7 +92,7 @@ class Server:
         make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if self._tls is not None:
             make = partial(http.client.HTTPSConnection, context=self._tls)
-        return make(self.host, self._port, timeout=timeout)
+        return make(self._host, self._port, timeout=timeout)
 
     def after_fork(self) -> None:
         """Leaves the connections to the parent process."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import secrets
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import quote
@@ -119,7 +118,7 @@ def serve(
         with listen(host, (PORT, 0) if port is None else (port,)) as listener:
             watch.start()
             server = make_server(watch, access)
-            announce(_url(listener, generated))
+            announce(f"{address_of(listener)}/{'' if generated is None else f'?token={quote(generated)}'}")
             with suppress(KeyboardInterrupt):  # the normal way to end the dashboard
                 server.run(sockets=[listener])
     finally:
@@ -129,7 +128,3 @@ def serve(
 def make_server(watch: Watch, access: Access, limits: Limits = LIMITS) -> Server:
     """Returns the HTTP server of a dashboard."""
     return Server(make_app(watch, access, limits=limits), limits, [watch.request_stop], shutdown_seconds=1)
-
-
-def _url(listener: socket.socket, token: str | None) -> str:
-    return f"{address_of(listener)}/{'' if token is None else f'?token={quote(token)}'}"

@@ -133,13 +133,13 @@ def as_number(
         above: The number must be strictly greater than this.
         most: The largest value that is allowed.
     """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, (float, int, np.integer, np.floating)):
         raise error(f"{field} must be a number, not {value!r}")
     try:
         number = float(value)
     except OverflowError:
         raise error(f"{field} must be at most {MAX_FLOAT:g} in size, not a whole number beyond it") from None
-    if not np.isfinite(number):
+    if not math.isfinite(number):
         raise error(f"{field} must be finite, not {number}")
     if number < least:
         raise error(f"{field} must be at least {least:g}, not {number:g}")

@@ -240,12 +240,12 @@ class Certificate:
     @property
     def status(self) -> PromiseStatus:
         """The worst status of any client that has not retired; "kept" if there is none."""
-        return STATUSES[int(self.levels[self._judged_rows()].max(initial=0))]
+        return STATUSES[int(self.levels[self._judged()].max(initial=0))]
 
     @property
     def worst(self) -> int | None:
         """The row of the client that is furthest behind, the lowest of equals; None if all have retired."""
-        rows = self._judged_rows()
+        rows = np.arange(len(self.turns))[self._judged()]
         return int(rows[np.argmax(self.behind_units[rows])]) if len(rows) else None
 
     @property
@@ -276,22 +276,22 @@ class Certificate:
 
     def summary(self) -> PromiseSummary:
         """Returns the status of the promise in a few numbers."""
-        judged, levels, worst = self._judged_rows(), self.levels, self.worst
+        judged, levels, worst = self._judged(), self.levels, self.worst
         counts = np.bincount(levels[judged], minlength=len(STATUSES)).tolist()
         since = 0 if worst is None or self.broken_since is None else int(self.broken_since[worst])
         return PromiseSummary(
-            status=STATUSES[int(levels[judged].max(initial=0))],
-            clients=len(judged),
+            status=STATUSES[max((level for level, count in enumerate(counts) if count), default=0)],
+            clients=sum(counts),
             kept=counts[0],
             behind=counts[1],
             broken=counts[2],
-            unserved=int(self.unserved[judged].sum()),
+            unserved=int(np.count_nonzero(self.unserved[judged])),
             tolerance=float(self.tolerance),
             worst=worst,
-            worst_behind=0.0 if worst is None else float(self.behind[worst]),
+            worst_behind=0.0 if worst is None else float(self.behind_units[worst] / self.units_per_turn),
             since=since or None,
-            retired=len(self.turns) - len(judged),
-            retired_broken=int((levels == 2).sum()) - counts[2],
+            retired=len(self.turns) - sum(counts),
+            retired_broken=int(np.count_nonzero(levels == 2)) - counts[2],
             unit=self.unit,
         )
 
@@ -337,8 +337,9 @@ class Certificate:
             backed_off=None if self.backed_off is None else self.backed_off[rows],
         )
 
-    def _judged_rows(self) -> IntArray:
-        return np.arange(len(self.turns)) if self.retired is None else np.flatnonzero(~self.retired)
+    def _judged(self) -> BoolArray | slice:
+        """Selects the clients that have not retired; as a slice if that is all of them, which spares copies."""
+        return slice(None) if self.retired is None or not self.retired.any() else ~self.retired
 
 
 def as_tolerance(tolerance: Tolerance) -> Tolerance:

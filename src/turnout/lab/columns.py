@@ -201,26 +201,16 @@ class RoundColumns:
 
     def _reports(self) -> Iterator[RoundReport]:
         metrics, signals = self._named_by_round("metrics"), self._named_by_round("signals")
-        outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]
-        columns = zip(
-            self.rounds.tolist(),
-            self._by_round("chosen", self.chosen),
-            self._by_round("contexts", self.contexts),
-            self._by_round("exchange_times", self.exchange_times),
-            self._by_round("available", self.available),
-            self._by_round("outcomes", outcome_names),
-            self._by_round("losses", self.losses),
-            strict=True,
-        )
-        for round_, clients, contexts, times, available, outcomes, losses in columns:
+        columns = {
+            "clients": self._by_round("chosen", self.chosen),
+            "outcomes": self._by_round("outcomes", None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]),
+        }
+        for name in ("contexts", "exchange_times", "available", "losses"):
+            columns[name] = self._by_round(name, getattr(self, name))
+        for round_, *values in zip(self.rounds.tolist(), *columns.values(), strict=True):
             yield RoundReport(
                 round_,
-                clients,
-                contexts,
-                times,
-                available=available,
-                outcomes=outcomes,
-                losses=losses,
+                **dict(zip(columns, values, strict=True)),
                 signals=_next_values(signals),
                 metrics=_next_values(metrics),
                 late_arrivals=self.late.get(round_),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from turnout.errors import PolicyCheckError, SettingError, TurnoutError
+from turnout.errors import CheckError, PolicyCheckError, SettingError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, read_only
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -123,6 +123,22 @@ def make_builder(build: Callable[..., SelectionPolicy], clients: int) -> Build:
     except TypeError:
         return lambda: build(clients)
     return build
+
+
+T = TypeVar("T")
+
+
+def run_checks(checks: Sequence[Callable[[T], None]], build: T, noun: str, failure: type[CheckError]) -> list[str]:
+    """Runs checks of what `build` builds, and returns their names; raises `failure` for the first that fails."""
+    for check in checks:
+        name = check.__name__.replace("_", " ")
+        try:
+            check(build)
+        except CheckError as complaint:
+            raise failure(f"{name}: {complaint}") from None
+        except TurnoutError as error:
+            raise failure(f"{name}: the {noun} raised {error!r}") from error
+    return [check.__name__.replace("_", " ") for check in checks]
 
 
 def played(policy: SelectionPolicy, **fleet_settings: Any) -> Iterator[tuple[RoundOffer, Selection]]:
@@ -271,11 +287,13 @@ def reverse_report(report: RoundReport) -> RoundReport:
     )
 
 
-def is_plain(value: Any) -> bool:
-    """Returns whether a value is a plain array or number."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in "biufU"
-    return isinstance(value, bool | int | float | str)
+def require_plain(state: Mapping[str, Any]) -> None:
+    """Requires that a state consists of plain arrays and numbers."""
+    for key, value in state.items():
+        is_plain = (
+            value.dtype.kind in "biufU" if isinstance(value, np.ndarray) else isinstance(value, int | float | str)
+        )
+        require(is_plain, f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
 
 
 def require(satisfied: bool, complaint: str) -> None:

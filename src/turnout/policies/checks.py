@@ -23,7 +23,6 @@ from turnout.policies.check_support import (
     equals_joining_client,
     eventful_fleet,
     freeze,
-    is_plain,
     make_builder,
     numbers_of,
     other_report,
@@ -31,10 +30,12 @@ from turnout.policies.check_support import (
     play_round,
     played,
     require,
+    require_plain,
     require_refusal,
     require_same_state,
     require_size,
     reverse_report,
+    run_checks,
     untouched_generators,
     with_client,
     with_flag,
@@ -59,16 +60,7 @@ def check_policy(
     >>> check_policy(RBCSF)[:2]
     ['it has a name', 'the cohort is a set of available clients']
     """
-    builder = make_builder(build, clients)
-    passed = []
-    for check in CHECKS:
-        name = check.__name__.replace("_", " ")
-        try:
-            check(builder)
-        except PolicyCheckError as failure:
-            raise PolicyCheckError(f"{name}: {failure}") from None
-        passed.append(name)
-    return passed
+    return run_checks(CHECKS, make_builder(build, clients), "policy", PolicyCheckError)
 
 
 def it_has_a_name(build: Build) -> None:
@@ -182,8 +174,7 @@ def state_and_restore_round_trip(build: Build) -> None:
     policy = build()
     for offer, _ in played(policy, deadline=15.0, failure_rate=0.1, losses=True):
         saved = policy.state()
-        for key, value in saved.items():
-            require(is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
+        require_plain(saved)
         twin = build()
         twin.restore(saved)
         require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")

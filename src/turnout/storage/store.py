@@ -136,6 +136,28 @@ class Connection(Protocol):
 AnyConnection = TypeVar("AnyConnection", bound=Connection)
 
 
+def roll_back(db: Connection, token: object = None) -> None:
+    """Ends a transaction that is open; with a token, only the transaction of this token."""
+    if db.in_transaction if token is None else db.owns(token):
+        db.execute("ROLLBACK")
+
+
+@contextmanager
+def transaction(db: Connection, statement: str) -> Iterator[None]:
+    """Opens a transaction with a statement, and commits it; one that an interrupted call has left open is undone."""
+    token = None
+    try:
+        roll_back(db)
+        token = db.begin(statement)
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(Exception):  # the engine may have rolled back already, and the first error must be reported
+            if token is not None:
+                roll_back(db, token)
+        raise
+
+
 class Store(ABC, Generic[AnyConnection]):
     """An open store. A subclass connects to the engine, and counts and acknowledges commits.
 
@@ -245,8 +267,7 @@ class Store(ABC, Generic[AnyConnection]):
             try:
                 yield db
             finally:
-                if db.owns(token):
-                    db.execute("ROLLBACK")
+                roll_back(db, token)
 
     @contextmanager
     def writing(self) -> Iterator[AnyConnection]:
@@ -281,8 +302,8 @@ class Store(ABC, Generic[AnyConnection]):
     def roll_back(self) -> None:
         """Ends a transaction that an interrupted call has left open; a group goes on, and undoes its failed parts."""
         db = self.connection
-        if db.in_transaction and self._group is None:
-            db.execute("ROLLBACK")
+        if self._group is None:
+            roll_back(db)
 
     @contextmanager
     def _committing(self, *, unless_empty: bool = False) -> Iterator[AnyConnection]:
@@ -302,8 +323,7 @@ class Store(ABC, Generic[AnyConnection]):
         except BaseException:
             if db is not None:
                 with suppress(Exception):  # the engine may have rolled back already, and the first error counts
-                    if db.owns(token):
-                        db.execute("ROLLBACK")
+                    roll_back(db, token)
             raise
 
     @contextmanager

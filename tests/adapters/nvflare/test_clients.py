@@ -15,6 +15,7 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging
 from adapters.nvflare.in_process import Job, always
 from adapters.nvflare.test_rounds import fedavg
+from narrowing import known
 from turnout.adapters.common import machine
 from turnout.adapters.nvflare.rounds import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
@@ -27,8 +28,7 @@ needs_site_config = pytest.mark.skipif(not HAS_SITE_CONFIG, reason="NVFlare has 
 def first_contexts(fleet: str) -> dict[str, list[float]]:
     """Returns the contexts of the first offer, by client."""
     with FleetReader(Path(fleet)) as reader:
-        offer = reader.offer(1)
-        assert offer is not None
+        offer = known(reader.offer(1))
         assert offer.contexts is not None
         ids = np.array(reader.clients)[np.flatnonzero(offer.available)]
         return dict(zip(ids.tolist(), offer.contexts.tolist(), strict=True))
@@ -174,8 +174,7 @@ def test_the_reporter_measures_from_the_start_of_the_job_and_never_waits(monkeyp
     reporter = StatusReporter()
     reporter.handle_event(EventType.START_RUN, FLContext())
     assert len(machine._samples) == 1
-    status = report_with(reporter)
-    assert status is not None
+    status = known(report_with(reporter))
     assert status["free_cpu"] >= machine.MIN_CPU
 
 

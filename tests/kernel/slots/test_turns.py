@@ -57,7 +57,7 @@ def test_clients_running_are_known_in_the_order_of_their_turns_and_restored() ->
     with pytest.raises(ReportError, match="client 2 is training since decision 1"):
         running_turns.start(turn(6, 2, [True] * 6))
     with pytest.raises(StateError, match="must not be negative"):
-        again.restore({"started": np.full(4, -1), "unearned": np.zeros(4, dtype=np.int64)})
+        again.restore({"started": np.full(4, -1)})
 
 
 @pytest.mark.parametrize("rates", ["2/7", [0.3, 0.1, 0.1]])
@@ -66,9 +66,6 @@ def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates
     running_turns.start(turn(4, 0, [True] * 3))
     assert [running_turns.capped(decision, debts).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
     assert running_turns.capped(10**9, None).tolist() == []
-    running_turns.start(turn(8, 1, [True] * 3, [0]))
-    running_turns.start(turn(9, 2, [True] * 3, [0]))
-    assert running_turns.state()["unearned"].tolist() == [2, 0, 0]
 
 
 @given(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from live.fleets import World, named, play_round
 from live.turns.slots.played import open_slots
+from narrowing import known
 from turnout.dashboard.sources import recording
 from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError, StoreError
@@ -22,8 +22,7 @@ from turnout.lab import RunPlan, RunStore, play_into, play_plan
 from turnout.lab.analysis.metrics import summarise
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.replay.recording import Recording
-from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, fitted_build, replay
-from turnout.lab.analysis.tuning import find_setting
+from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, replay
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
 from turnout.live._internals import KINDS, is_fleet
 from turnout.version import __version__
@@ -116,21 +115,10 @@ def test_a_fleet_under_another_weight_is_estimated(fleet: Path) -> None:
     assert result["worst_debt"].replayed < result["worst_debt"].recorded
     assert 0 < result.known_times < 1
     assert "complete offers were recorded" in result.notes[0]
-
-
-def test_figures_that_happen_to_be_equal_in_all_draws_are_not_exact(fleet: Path) -> None:
+    # Figures that happen to be equal in all draws are not exact either.
     result = replay(read_recording(fleet), "rbcsf", {"speed_weight": 0.1}, draws=2)
     assert {"p95_round", "least_share"} <= {figure.name for figure in result.figures if figure.half_width == 0}
     assert not any(figure.exact for figure in result.figures)
-
-
-def test_without_complete_offers_contexts_are_resampled(fleet: Path) -> None:
-    record = read_recording(fleet)
-    record = replace(record, past=replace(record.past, offers=None))
-    result = replay(record, "rbcsf", {"speed_weight": 0.1}, draws=3)
-    assert any("resampled from their turns" in note for note in result.notes)
-    assert not result["least_share"].exact
-    assert_unchanged(replay(record, "rbcsf", {}))
 
 
 def test_a_policy_without_contexts_is_exact_except_for_times(fleet: Path) -> None:
@@ -207,7 +195,6 @@ def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> No
     assert summarise(record.columns, guaranteed_rate=0.2).mean_round == mean
     assert replay(record, "rbcsf", {}, draws=2)["mean_round"].recorded == mean
     assert replay(record, "random", {}, draws=2)["mean_round"].recorded == mean
-    assert fitted_build(record, {}, "rbcsf").mean_round == mean
 
 
 def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
@@ -242,19 +229,6 @@ def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
     assert (record.past.true_times == 25.0).sum() == len(late)
 
 
-def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None:
-    record = read_recording(fleet)
-    build, scale, mean_round = fitted_build(record, {}, "fair-pace")
-    assert 0.7 < scale < 1.4
-    assert mean_round == record.columns.durations.mean()
-    values = (0.5, 5.0)
-    result = find_setting("tolerance", build, figure="shortfall_at_end", most=2, rounds=20, values=values, seeds=3)
-    policy, world = build({"tolerance": 1.0}, 0)
-    assert policy.cohort_size == 3
-    assert np.array_equal(world.availability, record.past.available.mean(axis=0))
-    assert result.trials[0].bound < result.trials[1].bound
-
-
 def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     with RunStore(path) as runs:  # rounds of another seed than the plan's, as an older version might have written
@@ -278,15 +252,19 @@ def test_a_run_in_a_world_that_is_not_installed_is_estimated_from_its_record(tmp
         replay(record, "fastest", {})
 
 
-def test_offers_that_are_too_many_to_load_are_resampled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = read_recording(fleet)
-    assert complete.past.offers is not None
-    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.past.offers.size - 1)
-    assert read_recording(fleet).past.offers is None
-    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.past.offers.size)
-    loaded = read_recording(fleet).past.offers
-    assert loaded is not None
-    np.testing.assert_array_equal(loaded, complete.past.offers)
+def test_without_complete_offers_or_if_they_are_too_many_to_load_contexts_are_resampled(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = known(read_recording(fleet).past.offers)
+    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.size)
+    np.testing.assert_array_equal(known(read_recording(fleet).past.offers), complete)
+    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.size - 1)
+    record = read_recording(fleet)
+    assert record.past.offers is None
+    result = replay(record, "rbcsf", {"speed_weight": 0.1}, draws=3)
+    assert any("resampled from their turns" in note for note in result.notes)
+    assert not result["least_share"].exact
+    assert_unchanged(replay(record, "rbcsf", {}))
 
 
 def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp_path: Path) -> None:
@@ -325,6 +303,10 @@ def test_fleets_are_recognised_by_their_content_and_invalid_replays_are_rejected
     Scheduler.open(tmp_path / "new.turnout").close()
     with pytest.raises(SettingError, match="no closed round"):
         read_recording(tmp_path / "new.turnout")
+    with open_slots(tmp_path / "slots.turnout") as scheduler:
+        scheduler.fill(named(8))
+    with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):
+        read_recording(scheduler.path)
 
 
 def test_the_same_policy_learns_the_recorded_signals_in_a_replay(tmp_path: Path) -> None:
@@ -439,15 +421,6 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
     assert other["updates_per_second"].replayed < result["updates_per_second"].replayed
 
 
-def test_searches_need_rounds_and_replays_need_a_turn_that_has_ended(slots_fleet: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="has no rounds: only records of rounds can be simulated again"):
-        fitted_build(read_recording(slots_fleet), {}, "rbcsf")
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
-        scheduler.fill(named(8))
-    with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):
-        read_recording(scheduler.path)
-
-
 def test_the_notes_count_the_turns_that_are_left_out(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         for battery in (False, True):
@@ -470,9 +443,9 @@ def play(scheduler: Scheduler, rounds: int) -> None:
         statuses = {
             client: status for client, status in world.statuses(number).items() if (number + int(client[1:])) % 3
         }
-        cohort = scheduler.choose(statuses)
-        scheduler.report_many({client: world.seconds(number, client, statuses[client]) for client in cohort})
-        scheduler.close_round()
+        play_round(
+            scheduler, statuses, {client: world.seconds(number, client, statuses[client]) for client in statuses}
+        )
 
 
 def amended_fleet(path: Path, **options: Any) -> Recording:
@@ -499,15 +472,6 @@ def test_all_rounds_have_the_present_settings(tmp_path: Path) -> None:
     other = replay(record, "random", {}, draws=2)
     assert other.promise == result.promise
     assert other["shortfall_at_end"].recorded == result["shortfall_at_end"].recorded
-
-
-def test_tuning_calibrates_with_the_rounds_of_the_present_settings(tmp_path: Path) -> None:
-    options = {"policy": "rbcsf", "settings": {"cohort_size": 2, "speed_weight": 0.1}}
-    record = amended_fleet(tmp_path / "fleet.turnout", **options)
-    fitted = fitted_build(record, {}, "rbcsf")
-    policy, _ = fitted.build({"speed_weight": 1.0}, 0)
-    assert policy.cohort_size == 3
-    assert fitted.mean_round == pytest.approx(record.columns.durations[25:].mean())
 
 
 def test_rounds_before_an_amendment_of_the_features_are_not_replayed(tmp_path: Path) -> None:

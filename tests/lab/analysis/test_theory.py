@@ -43,11 +43,18 @@ PAPER = {"R": 0.5, "S": 2.0, "L": 3.0, "delta": 0.1}
 
 
 def test_the_bound_equals_the_formula_of_the_theorem() -> None:
+    """K is S·L by default, and at least one second."""
     # T = 100, N = 40, beta = 0.15, V = 20, lambda = 2, K = 7: T·L²/lambda = 450 and T·L²/(3·lambda) = 150.
     bound = regret_bound([100], clients=40, guaranteed_rate=0.15, speed_weight=20, ridge=2.0, K=7.0, **PAPER)
     zeta = 7 * (2 * 0.5 * math.sqrt(3 * math.log(4510)) + math.sqrt(2) * 2)
     assert bound.tolist() == pytest.approx([40 * 1.0225 / 40 + zeta * math.sqrt(6 * math.log(151) / 100)])
     assert bound[0] == pytest.approx(31.18174, abs=1e-5)
+    few = {"clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1, **PAPER}
+    default, six, narrow, one = (float(regret_bound(50, K=K, **few)) for K in (None, 6.0, 0.2, 1.0))  # type: ignore[arg-type]
+    assert default == six > narrow == one
+    steady = {"R": 0.0, "S": 0.0, "L": math.sqrt(3), "delta": 0.5}
+    bound = regret_bound([9.0], clients=1, guaranteed_rate=0, speed_weight=1, K=0.0, **steady)
+    assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
 
 
 def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
@@ -57,21 +64,6 @@ def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
     assert bound(1e14, 20) == pytest.approx(40 * 1.0225 / 40, abs=1e-3)
     assert bound(100, 50) < bound(100, 20)
     assert (np.diff([bound(rounds, 20) for rounds in (10, 100, 1000, 10_000)]) < 0).all()
-
-
-def test_the_default_of_k_is_s_times_l() -> None:
-    def bound(K: float | None) -> float:  # noqa: N803
-        return float(regret_bound(50, clients=4, guaranteed_rate=0.1, speed_weight=1, K=K, **PAPER))
-
-    assert bound(None) == bound(6.0)
-    assert bound(0.2) == bound(1.0) < bound(6.0)
-
-
-def test_a_narrow_band_is_widened_to_one_second() -> None:
-    bound = regret_bound(
-        [9.0], clients=1, guaranteed_rate=0, speed_weight=1, R=0.0, S=0.0, L=math.sqrt(3), delta=0.5, K=0.0
-    )
-    assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
 
 
 def test_the_measured_regret_of_rbcsf_stays_below_its_bound_and_that_of_random_does_not() -> None:

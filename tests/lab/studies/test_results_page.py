@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from narrowing import known
 from turnout.lab.studies.catalogue import GROUPS
 
 ROOT = Path(__file__).parents[3]
@@ -278,8 +279,7 @@ def test_the_results_say_where_fair_pace_is_less_accurate_and_where_a_promise_wa
         if claim["name"] == "as accurate as random" and claim["verdict"] == "does not hold"
     ]
     assert claim["panel"].endswith("speed by class")
-    match = re.match(r"-(\S+) ± (\S+)$", claim["numbers"]["FairPace 0.15, value − random"])
-    assert match is not None
+    match = known(re.match(r"-(\S+) ± (\S+)$", claim["numbers"]["FairPace 0.15, value − random"]))
     assert f"ends {float(match[1]):.3f} ± {match[2]} below random" in text
     beyond = [
         (dataset, row["largest_shortfall"])
@@ -383,8 +383,7 @@ def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None
         ("cifar-10, gamma 1", "and {} for gamma_1 = 1"),
     ):
         (claim,) = [claim for claim in claims_in("cifar-10") if (claim["name"], claim["panel"]) == (name, panel)]
-        match = re.search(r"difference (\S+) ± (\S+?)[;)]", claim["numbers"][weight])
-        assert match is not None
+        match = known(re.search(r"difference (\S+) ± (\S+?)[;)]", claim["numbers"][weight]))
         assert words.format(f"{float(match[1]):.0f} ± {float(match[2]):.0f}") in text
     rounds = [
         measured("fashion-mnist", contender, "rounds_to_high", gamma)

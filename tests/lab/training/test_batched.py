@@ -21,6 +21,7 @@ import turnout
 from lab.runs import keepsakes
 from lab.runs.keepsakes import Stop, stop_after
 from lab.training.processes import forking, trainers
+from narrowing import known
 from turnout.errors import ClusterError, TrainingError
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play, play_into, play_plan, register_world, sweep
@@ -80,8 +81,7 @@ def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_ev
     ids = train_plans(PLANS, store, workers=workers, save_every=save_every)
     assert len(set(ids)) == len(PLANS)
     for run, plan in zip(ids, PLANS, strict=True):
-        info = store.find(plan.key)
-        assert info is not None
+        info = known(store.find(plan.key))
         assert info.id == run
         assert info.plan == plan.as_dict()
         assert info.code_version == turnout.__version__
@@ -117,8 +117,7 @@ def test_a_finished_run_keeps_its_model_only_on_request(store: RunStore) -> None
         assert_holds(store, plan)
         policy, world = plan.build()
         list(play(policy, world, plan.rounds))
-        snapshot = store.snapshot(run)
-        assert snapshot is not None
+        snapshot = known(store.snapshot(run))
         last, state = snapshot
         assert last == plan.rounds
         assert isinstance(world, TrainingWorld)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -419,6 +421,8 @@ def test_workers_ignore_an_interrupt() -> None:
     with digits(torch_learner(2)) as learner:
         workers = start_workers(learner)
         for worker in workers:
+            (blocked,) = re.findall(r"^SigBlk:\s(\w+)$", Path(f"/proc/{worker}/status").read_text(), re.MULTILINE)
+            assert int(blocked, 16) & 1 << signal.SIGINT - 1  # since its first instruction
             os.kill(worker, signal.SIGINT)
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 4)])
         assert not any(gone(worker) for worker in workers)

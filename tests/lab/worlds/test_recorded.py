@@ -9,16 +9,16 @@ import pytest
 from narrowing import known
 from turnout import make_policy
 from turnout.errors import SettingError
-from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, check_world, play, play_plan
-from turnout.lab.worlds.recorded import FittedTimes, FittedWorld, RecordedHistory, RecordedWorld
+from turnout.lab.worlds.recorded import FittedTimes, RecordedHistory, RecordedWorld
 
 ROUNDS = 200
 COLUMNS = play_plan(RunPlan("random", ROUNDS, seed=3, world_settings={"availability": [0.5, 0.9] * 20}))
 HISTORY = RecordedHistory(COLUMNS, cold_start=1)
 
 
-def records_of(world: FittedWorld, policy: str, rounds: int) -> list[RoundRecord]:
+def records_of(world: RecordedWorld, policy: str, rounds: int) -> list[RoundRecord]:
     return list(play(make_policy(policy, world.clients), world, rounds))
 
 
@@ -26,30 +26,15 @@ def means_by_client(columns: RoundColumns) -> Any:
     return np.bincount(columns.chosen, columns.exchange_times) / columns.turns
 
 
-def test_a_fitted_world_has_the_times_and_the_availability_of_the_record() -> None:
-    world = FittedWorld(HISTORY)
-    again = RoundColumns.from_records(records_of(world, "random", 800), clients=40)
-    assert again.exchange_times.mean() == pytest.approx(COLUMNS.exchange_times.mean(), rel=0.03)
-    assert means_by_client(again) == pytest.approx(means_by_client(COLUMNS), rel=0.3)
-    assert np.corrcoef(means_by_client(again), means_by_client(COLUMNS))[0, 1] > 0.98
-    assert again.durations.mean() == pytest.approx(COLUMNS.durations.mean(), rel=0.05)
-    offer = FittedWorld(HISTORY).offer(1)
-    rows = np.flatnonzero(offer.available)[:4]
-    unscaled = FittedWorld(HISTORY).play(offer, Selection(1, rows)).exchange_times
-    assert FittedWorld(HISTORY, scale=2.0).play(offer, Selection(1, rows)).exchange_times == pytest.approx(2 * unscaled)
-    world = FittedWorld(HISTORY)
-    masks = np.array([world.offer(round_).available for round_ in range(1, 1501)])
-    recorded = HISTORY.available
-    assert world.availability == pytest.approx(recorded.mean(axis=0))
-    assert masks.mean(axis=0) == pytest.approx(recorded.mean(axis=0), abs=0.05)
-    assert {row.tobytes() for row in masks} <= {
-        row.tobytes() for row in recorded
-    }  # whole recorded rounds are resampled
+def test_resampled_times_are_those_of_the_record() -> None:
+    again = RoundColumns.from_records(records_of(RecordedWorld(HISTORY), "random", ROUNDS), clients=40)
+    assert again.exchange_times.mean() == pytest.approx(COLUMNS.exchange_times.mean(), rel=0.05)
+    assert np.corrcoef(means_by_client(again), means_by_client(COLUMNS))[0, 1] > 0.95
+    assert RecordedWorld(HISTORY).availability == pytest.approx(HISTORY.available.mean(axis=0))
 
 
-def test_a_fitted_world_keeps_the_contract_of_worlds() -> None:
-    check_world(lambda seed: FittedWorld(HISTORY, seed))
-    assert FittedWorld(HISTORY, 5).offer(2) != FittedWorld(HISTORY, 6).offer(2)
+def test_a_recorded_world_keeps_the_contract_of_worlds() -> None:
+    check_world(lambda seed: RecordedWorld(HISTORY, seed))
 
 
 def test_without_noise_the_regressions_recover_the_expected_times() -> None:
@@ -57,7 +42,7 @@ def test_without_noise_the_regressions_recover_the_expected_times() -> None:
     history = RecordedHistory(
         RoundColumns.from_records(play(make_policy("random", 40), world, 400), clients=40), cold_start=1
     )
-    fitted = FittedWorld(history)
+    fitted = RecordedWorld(history)
     offer, rows = PaperWorld(9, noise="none").offer(1), np.arange(40)
     assert offer.expected_times is not None
     assert fitted.times.predict(rows, offer.contexts) == pytest.approx(offer.expected_times, rel=0.03)
@@ -65,7 +50,7 @@ def test_without_noise_the_regressions_recover_the_expected_times() -> None:
 
 
 def test_cold_starts_follow_from_the_selections() -> None:
-    world = FittedWorld(HISTORY)
+    world = RecordedWorld(HISTORY)
     first = world.offer(1)
     assert first.contexts[:, 1].all()
     chosen = np.flatnonzero(first.available)[:3]
@@ -74,9 +59,11 @@ def test_cold_starts_follow_from_the_selections() -> None:
 
 
 def test_failures_and_deadlines_of_the_record_are_reproduced() -> None:
-    outcomes = np.zeros(len(COLUMNS.chosen), dtype=np.uint8)
-    outcomes[COLUMNS.chosen == 7] = 2
-    world = FittedWorld(RecordedHistory(replace(COLUMNS, outcomes=outcomes), cold_start=1, deadline=15.0))
+    outcomes = np.where(COLUMNS.exchange_times > 15.0, OUTCOMES.index("late"), 0).astype(np.uint8)
+    outcomes[COLUMNS.chosen == 7] = OUTCOMES.index("failed")
+    times = np.minimum(COLUMNS.exchange_times, 15.0)
+    columns = replace(COLUMNS, outcomes=outcomes, exchange_times=times)
+    world = RecordedWorld(RecordedHistory(columns, cold_start=1, deadline=15.0))
     reports = [record.report for record in records_of(world, "random", 100)]
     results = [
         (int(row), outcome)
@@ -173,7 +160,6 @@ def test_complete_offers_are_used_unchanged() -> None:
     offers[np.repeat(np.arange(ROUNDS), np.diff(COLUMNS.starts)), COLUMNS.chosen] = COLUMNS.contexts
     world = RecordedWorld(RecordedHistory(COLUMNS, offers=offers))
     assert np.array_equal(world.offer(9).contexts, offers[8])
-    assert np.isin(FittedWorld(RecordedHistory(COLUMNS, offers=offers)).offer(1).contexts, offers).all()
     assert RecordedHistory(COLUMNS, offers=offers).has_all_contexts
     offers[8] = np.nan  # one round was not recorded
     world = RecordedWorld(RecordedHistory(COLUMNS, offers=offers))
@@ -190,8 +176,7 @@ def test_complete_offers_are_used_unchanged() -> None:
         (lambda: RecordedHistory(COLUMNS, cold_start=3), "cold_start must be the index of a feature, below 3"),
         (lambda: RecordedHistory(COLUMNS, deadline=0.0), "deadline must be above 0"),
         (lambda: RecordedHistory(COLUMNS, offers=np.zeros((1, 40, 3))), "offers must have the shape"),
-        (lambda: FittedWorld(HISTORY, scale=0.0), "scale must be above 0"),
-        (lambda: FittedWorld(HISTORY).offer(0), "round must be at least 1, not 0"),
+        (lambda: RecordedWorld(HISTORY).offer(0), "recorded rounds, 1 to 200, not 0"),
         (
             lambda: FittedTimes(
                 RecordedHistory(replace(COLUMNS, outcomes=np.full(len(COLUMNS.chosen), 2, dtype=np.uint8)))

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("psycopg")
 
+from live.fleets import play_round
 from postgres import Cluster
 from turnout.errors import OtherWriterError, StoreError
 from turnout.live import FleetReader, Scheduler
@@ -45,9 +46,8 @@ def play(location: Location, options: dict[str, Any], rounds: int = 30) -> None:
     with Scheduler.open(location, **options) as scheduler:
         for number in range(rounds):
             if scheduler.settings.has_rounds:
-                cohort = scheduler.choose(CLIENTS)
-                scheduler.report_many({client: 1.0 + number + int(client[-1]) for client in cohort[1:]})
-                scheduler.close_round()
+                seconds = {client: 1.0 + number + int(client[-1]) for client in CLIENTS[1:]}
+                play_round(scheduler, CLIENTS, seconds)
             else:
                 for turn in scheduler.fill(CLIENTS):
                     if turn.client != CLIENTS[0]:
@@ -119,8 +119,7 @@ def test_a_copy_has_one_state_although_the_fleet_is_written(tmp_path: Path, addr
 
         def write(*_: int) -> None:
             if next(first, False):
-                scheduler.report_many(dict.fromkeys(scheduler.choose([]), 1.0))
-                scheduler.close_round()
+                play_round(scheduler, [])
 
         copy_fleet(address, path, write)
         assert scheduler.round == 3
@@ -168,8 +167,7 @@ def test_a_backup_takes_the_place_of_a_fleet_in_a_database_which_is_kept(
     late = Scheduler.open(address)
     with pytest.raises(OtherWriterError, match="is being written by process"):
         restore_fleet(backup, address)
-    late.report_many(dict.fromkeys(late.choose([]), 1.0))
-    late.close_round()
+    play_round(late, [])
     late.close()
     later = facts(address)
     content, aside = restore_fleet(backup, address)
@@ -205,9 +203,7 @@ def test_the_writer_of_a_fleet_that_was_replaced_is_refused_when_it_wakes_up(
         cluster.execute(f"UPDATE \"{address.schema}\".control SET expires = 'epoch'")  # it has slept for long
         restore_fleet(backup, address)
         with Scheduler.open(address) as scheduler:
-            for client in scheduler.choose([]):
-                scheduler.report(client, 1.0)
-            scheduler.close_round()
+            play_round(scheduler, [])
             scheduler.choose(CLIENTS[:5])
         before = facts(address)
         with pytest.raises(StoreError, match="was taken over"):

@@ -14,6 +14,7 @@ import pytest
 
 from live import fleets, restless_server
 from live.serving import Server
+from narrowing import known
 from postgres import copy_store, stored_bytes, tables
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
@@ -86,12 +87,10 @@ def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Pa
     with tables(kept) as db:
         db.execute("DELETE FROM snapshot")
     with closing(Journal(kept, "read")) as journal, journal.reading() as db:
-        first = summary_module.first_state(db)
-        assert first is not None
+        first = known(summary_module.first_state(db))
         begin = int(first.state["round"])
         for before in (None, begin + 1):
-            state = summary_module.newest_state(db, before)
-            assert state is not None
+            state = known(summary_module.newest_state(db, before))
             assert state.event == first.event
         assert summary_module.newest_state(db, begin) is None
 
@@ -209,8 +208,7 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert fleets.packed(scheduler) == fleets.packed_from_disk(kept)
         certificate = scheduler.certificate()
     with FleetReader(kept) as reader:
-        start = reader.replay_start()
-        assert start is not None
+        start = known(reader.replay_start())
         assert start.fleet.ids[row].startswith("forgotten")
         assert start.fleet.history.arrived[row] == 0
         assert totals_of(reader).seconds[row] == 0.0

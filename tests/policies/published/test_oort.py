@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from policies.examples import report_of
 from policies.literal_oort import LiteralOort, outcomes_of
-from turnout import RoundReport
 from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
@@ -59,16 +59,7 @@ def test_it_selects_the_same_clients_as_a_literal_implementation(
             np.full(len(pending), 12.0),
             np.full(len(pending), 12.0 + round_ / 7),
         )
-        report = RoundReport(
-            round_,
-            report.clients,
-            report.contexts,
-            report.exchange_times,
-            report.available,
-            report.outcomes,
-            report.losses,
-            late_arrivals=late,
-        )
+        report = replace(report, late_arrivals=late)
         policy.tell(report)
         literal.learn(round_, outcomes_of(report), dict.fromkeys(pending, 12.0 + round_ / 7))
         outcomes = [] if report.outcomes is None else report.outcomes

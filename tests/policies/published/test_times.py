@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.examples import play_rounds, turns_after
+from policies.examples import play_rounds, played, turns_after
 from turnout import RoundOffer, RoundReport
 from turnout.kernel.randomness import round_rng
 from turnout.policies import CSUCB, CSUCBQ, TiFL
@@ -34,11 +34,9 @@ def test_cs_ucb_equals_a_literal_implementation() -> None:
     policy = CSUCB(40, cohort_size=5, longest=30.0)
     arms = [LiteralArm() for _ in range(40)]
     fleet = SmallFleet(4, deadline=30.0, failure_rate=0.1)
-    for round_ in range(1, 151):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for offer, selection, report in played(policy, fleet, 150):
 
-        def index(row: int, round_: int = round_) -> float:
+        def index(row: int, round_: int = offer.round) -> float:
             rewards = arms[row].rewards
             if not rewards:
                 return math.inf
@@ -46,8 +44,6 @@ def test_cs_ucb_equals_a_literal_implementation() -> None:
 
         rows = sorted(np.flatnonzero(offer.available).tolist(), key=lambda row: (-index(row), row))
         assert selection.clients.tolist() == sorted(rows[:5])
-        report = fleet.play(offer, selection)
-        policy.tell(report)
         add_rewards(arms, report, 30.0)
 
 
@@ -55,11 +51,9 @@ def test_cs_ucb_q_equals_a_literal_implementation() -> None:
     policy = CSUCBQ(40, cohort_size=5, guaranteed_rate="1/10", fairness_weight=0.2, longest=30.0)
     arms = [LiteralArm() for _ in range(40)]
     fleet = SmallFleet(4, deadline=30.0, failure_rate=0.1)
-    for round_ in range(1, 151):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
+    for offer, selection, report in played(policy, fleet, 150):
 
-        def index(row: int, round_: int = round_) -> float:
+        def index(row: int, round_: int = offer.round) -> float:
             arm, reward = arms[row], 1.0
             if arm.rewards:
                 bonus = math.sqrt(2 * math.log(round_) / len(arm.rewards))
@@ -68,12 +62,10 @@ def test_cs_ucb_q_equals_a_literal_implementation() -> None:
 
         rows = sorted(np.flatnonzero(offer.available).tolist(), key=lambda row: (-round(index(row), 12), row))
         assert selection.clients.tolist() == sorted(rows[:5])
-        report = fleet.play(offer, selection)
-        policy.tell(report)
+        assert policy.owed.tolist() == pytest.approx([float(arm.owed) for arm in arms])
         add_rewards(arms, report, 30.0)
         for row, arm in enumerate(arms):
             arm.owed = max(arm.owed + Fraction(1, 10) - (row in selection.clients), Fraction(0))
-        assert policy.owed.tolist() == pytest.approx([float(arm.owed) for arm in arms])
 
 
 def test_without_a_longest_time_the_longest_seen_has_reward_0() -> None:
@@ -188,17 +180,13 @@ def test_100_rounds_equal_a_literal_implementation(availability: float) -> None:
     policy = TiFL(40, cohort_size=5, tiers=4, credits=6, interval=3, profiling_rounds=8, retier_every=15)
     literal = LiteralTiFL(40, 5, 4, 6, 3, 8, 15)
     fleet = SmallFleet(3, availability=availability, deadline=20.0, failure_rate=0.1, losses=True)
-    for round_ in range(1, 101):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        assert selection.clients.tolist() == literal.choose(np.flatnonzero(offer.available).tolist(), round_)
-        if not policy.profiling:
-            assert selection.reasons["tier"].tolist() == [literal.client[row]["tier"] for row in selection.clients]
-        report = fleet.play(offer, selection)
-        policy.tell(report)
-        literal.learn(round_, report)
+    for offer, selection, report in played(policy, fleet, 100):
         np.testing.assert_allclose(policy.chances, [tier["chance"] for tier in literal.tier.values()])
         assert policy.tier.tolist() == [client["tier"] for client in literal.client.values()]
+        assert selection.clients.tolist() == literal.choose(np.flatnonzero(offer.available).tolist(), offer.round)
+        if not policy.profiling:
+            assert selection.reasons["tier"].tolist() == [literal.client[row]["tier"] for row in selection.clients]
+        literal.learn(offer.round, report)
 
 
 def test_without_losses_all_tiers_stay_equally_likely() -> None:

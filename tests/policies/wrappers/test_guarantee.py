@@ -304,11 +304,6 @@ def test_no_client_can_join_if_every_client_has_its_own_rate() -> None:
 # Settings and reports
 
 
-def test_max_owed_must_not_be_below_urgency() -> None:
-    with pytest.raises(SettingError, match=r"max_owed is 1, so no debt reaches urgency 2 and no client would"):
-        WithGuarantee(InOrder(4, cohort_size=1), "1/4", max_owed=1)
-
-
 def test_a_rate_that_no_policy_could_keep_is_refused() -> None:
     with pytest.raises(InfeasiblePromise, match=r"Use a guaranteed_rate of at most 0\.2"):
         WithGuarantee(UniformRandom(40), 0.3)

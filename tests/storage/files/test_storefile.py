@@ -230,6 +230,7 @@ def test_a_lock_on_the_byte_of_writers_is_found_and_one_on_other_bytes_is_not(
 ) -> None:
     for first, last in ((120, 120), (100, 120), (120, 127), (0, "EOF"), (120, "EOF")):
         assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == [4711]
+    assert holding(path, [lock_row(path, 4711, 120, 120), lock_row(path, 4711, 100, "EOF")], monkeypatch) == [4711]
     for first, last in ((121, 127), (100, 119), (121, "EOF")):
         assert holding(path, [lock_row(path, 4711, first, last)], monkeypatch) == []
 

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
+from narrowing import known
 from postgres import Cluster, Proxy
 from service.forked import Forker
 from turnout.live import FleetReader, Scheduler
@@ -274,8 +275,7 @@ class Harness:
         return process
 
     def _result(self, process: Process) -> Any:
-        answer = process.answer()
-        assert answer is not None
+        answer = known(process.answer())
         assert not answer[0], answer
         return answer[1]
 
@@ -349,8 +349,7 @@ class Harness:
     def _usurp(self) -> None:
         """Lets another process take over, unless the first one is inside a transaction."""
         other = self._open(takeover=True)
-        answer = other.answer()
-        assert answer is not None
+        answer = known(other.answer())
         if answer[0]:
             other.end()
         else:
@@ -394,8 +393,7 @@ class Harness:
         self.faults[ASYNCHRONOUS] += 1
         for process, call in ((self.writer, "register"), (self.beside, "report_beside")):
             process.send(call, *(["new"] if call == "register" else [1, {"client-0": 1.0}]))
-            answer = process.answer()
-            assert answer is not None
+            answer = known(process.answer())
             assert "commits that were acknowledged: perhaps a replica without them" in answer[1]
             process.signal(signal.SIGKILL)
         self.ledger = ledger

@@ -15,8 +15,8 @@ from turnout.adapters.common.remote import RemoteFleet
 from turnout.client import FleetClient
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.live import RunningTurn, Scheduler
-from turnout.live._internals import SelectedClient, selected_clients, session_of, target_size
+from turnout.live import RunningTurn, Scheduler, Turn
+from turnout.live._internals import ARRIVED, KINDS, SelectedClient, selected_clients, session_of, target_size
 from turnout.tracking import Tracker
 
 Fleet: TypeAlias = Scheduler | RemoteFleet
@@ -71,6 +71,7 @@ class SchedulerFacts:
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         session = self._session = session_of(scheduler)
         self.location, self.features, self.tracker = session.location, session.features, session.tracker
 
@@ -95,6 +96,15 @@ class SchedulerFacts:
     def selected(self) -> list[SelectedClient]:
         """Returns the clients of the open round."""
         return selected_clients(self._session)
+
+    def close_round(self, after: float | None) -> list[Turn]:
+        """Closes the open round, as `Scheduler.close_round` does, and returns its turns."""
+        closed = self._scheduler.close_round(after=after)
+        report, ids = closed.report, self._session.fleet.ids
+        if not report.with_outcome(KINDS[ARRIVED]).all():
+            return self._scheduler.history(round=closed.round)
+        outcomes = zip(report.clients.tolist(), report.exchange_times.tolist(), strict=True)
+        return [Turn(closed.round, row, ids[row], KINDS[ARRIVED], seconds) for row, seconds in outcomes]
 
     def promise(self) -> tuple[str, dict[str, float]] | None:
         """Returns a sentence about the promise, and its status as numbers by name; None if there is none."""

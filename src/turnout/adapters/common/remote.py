@@ -99,9 +99,10 @@ class RemoteFleet:
         self.round, self._selected = opened.round, [SelectedClient(**client) for client in opened.clients]
         return opened.cohort
 
-    def close_round(self, after: float | None = None) -> None:
-        """Closes the newest round, and no later one."""
+    def close_round(self, after: float | None = None) -> list[Turn]:
+        """Closes the newest round, and no later one; returns its turns."""
         self._client.close_round(after, round=self.round)
+        return self.history()
 
     def abandon_round(self) -> None:
         """Cancels the newest round, and no later one."""

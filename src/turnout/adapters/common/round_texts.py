@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from turnout.adapters.common.fleet import Fleet, facts_of
+from turnout.live import Turn
 from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, SelectedClient
 from turnout.storage.training_log import OWN_PREFIX
 
@@ -29,7 +30,7 @@ def expected_seconds(selected: Iterable[SelectedClient]) -> dict[str, float]:
 
 
 def summarize_round(
-    scheduler: Fleet, round: int, expected: Mapping[str, float], waited: float
+    scheduler: Fleet, turns: Sequence[Turn], expected: Mapping[str, float], waited: float
 ) -> tuple[str, dict[str, float]]:
     """Returns a text about a closed round, and numbers for the metrics of the round.
 
@@ -37,11 +38,11 @@ def summarize_round(
 
     Args:
         scheduler: The fleet.
-        round: The round of the fleet.
+        turns: The turns of the round.
         expected: The predicted seconds of the clients whose times were learned before.
         waited: The seconds that the server waited, for replies and for failures.
     """
-    turns, arrived = scheduler.history(round=round), KINDS[ARRIVED]
+    arrived = KINDS[ARRIVED]
     times = {turn.id: turn.seconds for turn in turns if turn.kind == arrived and turn.seconds is not None}
     parts = [f"took {waited:.1f} s" if turns else "had no participants"]
     if times:

@@ -41,10 +41,8 @@ def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
 
 def client_id(context: Context) -> str:
     """Returns the id of this client, which is stable as long as the node's configuration does not change."""
-    for name in (CLIENT_ID, "partition-id"):
-        if name in context.node_config:
-            return str(context.node_config[name])
-    return str(context.node_id)
+    configured = context.node_config
+    return str(configured.get(CLIENT_ID, configured.get("partition-id", context.node_id)))
 
 
 def machine_status(context: Context) -> dict[str, float]:

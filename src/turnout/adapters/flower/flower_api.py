@@ -83,11 +83,11 @@ class RestrictedGrid(Grid):
     """A view of a grid that lists only some nodes: a strategy that samples all of them samples exactly these."""
 
     def __init__(self, grid: Grid, nodes: Iterable[int]) -> None:
-        self._grid, self._nodes = grid, sorted(nodes)
+        self._grid, self._nodes = grid, list(nodes)
 
     def get_node_ids(self) -> list[int]:
         """Returns the ids of the visible nodes."""
-        return list(self._nodes)
+        return sorted(self._nodes)
 
     def get_nodes(self) -> Any:
         """Returns Flower's descriptions of the visible nodes."""

@@ -29,10 +29,8 @@ class ClientInfo:
     def to_record(self) -> ConfigRecord:
         """Converts to a ConfigRecord, the one record type that no strategy aggregates."""
         status = {name: float(value) for name, value in self.status.items()}
-        content: dict[str, Any] = {CLIENT_ID: self.client, "status": status}
-        if self.groups:
-            content[GROUPS] = dict(self.groups)
-        return ConfigRecord({INFO: json.dumps(content)})
+        groups = {GROUPS: dict(self.groups)} if self.groups else {}
+        return ConfigRecord({INFO: json.dumps({CLIENT_ID: self.client, "status": status, **groups})})
 
 
 def pop_client_info(content: RecordDict) -> ClientInfo | None:

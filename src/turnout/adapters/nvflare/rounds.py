@@ -371,7 +371,6 @@ class FleetRounds:
         waited = max((time.monotonic() - task.started for task in current.tasks), default=None)
         expected = expected_seconds(facts_of(self.scheduler).selected())
         self._round = None
-        self.scheduler.close_round(after=waited or None)
-        number = current.opened.round
-        text, _ = summarize_round(self.scheduler, number, expected, waited or 0.0)
-        log.info("turnout: round %d %s", number, text)
+        turns = facts_of(self.scheduler).close_round(waited or None)
+        text, _ = summarize_round(self.scheduler, turns, expected, waited or 0.0)
+        log.info("turnout: round %d %s", current.opened.round, text)

@@ -16,7 +16,6 @@ from turnout.cli.options import FleetArgument, JsonOption, prepare_file, print_j
 from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import SettingError
-from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.live import FleetReader
 from turnout.live import certify as write_certificate
@@ -250,18 +249,12 @@ def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certi
 def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certificate:
     """Returns what a certificate states about these clients."""
     clients = [content["clients"][client] for client in ids]
-
-    def column(name: str) -> IntArray:
-        return np.array([client[name] for client in clients], dtype=np.int64)
-
+    names = ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since")
+    columns: dict[str, Any] = {name: np.array([client[name] for client in clients], dtype=np.int64) for name in names}
     return Certificate(
-        turns=column("turns"),
+        **columns,
         units_per_turn=int(content["terms"]["units_per_turn"]),
-        promised_units=column("promised_units"),
-        owed_units=column("owed_units"),
-        forfeited_units=column("forfeited_units"),
         tolerance=float(Fraction(content["terms"]["tolerance"])),
-        broken_since=column("broken_since"),
         unit=_unit(content),
     )
 

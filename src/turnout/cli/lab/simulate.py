@@ -32,43 +32,6 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import run_id
 from turnout.lab.worlds.registry import OUR_WORLDS
 
-PoliciesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
-        "own, my.module:MyPolicy. turnout policies lists them."
-    ),
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
-]
-ConcurrencyOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
-        "number of turns.",
-    ),
-]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
-BaselineOption = Annotated[str | None, typer.Option(help="Policy to compare with; by default random, or the first.")]
-PromiseOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=1, help="Guaranteed rate by which all policies are judged; by default that of the first with one."
-    ),
-]
-ToleranceOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Tolerance in turns by which all policies are judged; by default that of each policy, or "
-        f"{DEFAULT_TOLERANCE:g}."
-    ),
-]
-TargetOption = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
-]
 ANY = (-math.inf, math.inf)
 
 
@@ -260,20 +223,55 @@ POLICIES = ("fair-pace", "random")
 
 
 def simulate(
-    policies: PoliciesArgument = None,
-    config: ConfigOption = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of "
+            "your own, my.module:MyPolicy. turnout policies lists them."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
+    ] = None,
     settings: SettingOption = None,
     world: WorldOption = None,
-    rounds: RoundsOption = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds; by default 1, or that of the configuration file.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
-    concurrency: ConcurrencyOption = None,
-    baseline: BaselineOption = None,
-    promise: PromiseOption = None,
-    tolerance: ToleranceOption = None,
-    target: TargetOption = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is "
+            "the number of turns.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
+    ] = None,
+    promise: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Guaranteed rate by which all policies are judged; by default that of the first with one.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Tolerance in turns by which all policies are judged; by default that of each policy, or "
+            f"{DEFAULT_TOLERANCE:g}."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for figures, data and table, and for the store of the runs unless --store is given."),

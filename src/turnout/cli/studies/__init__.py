@@ -1,1 +1,1 @@
-"""Commands for studies, training and tuning."""
+"""Commands for studies and training."""

@@ -91,7 +91,9 @@ class FleetSource(Source):
         while self._follower.position < self._events and time.monotonic() < end:
             is_large = self.ledger.clients > EVERY_ROUND_UP_TO
             events = self._follower.poll(EVENTS_PER_POLL_LARGE if is_large else EVENTS_PER_POLL)
-            for (joined, is_ahead), part in groupby(events, self._kind_of):
+            for (joined, is_ahead), part in groupby(
+                events, lambda event: (event.kind == "joined", self._follower.is_ahead(event.number))
+            ):
                 if joined:
                     self._join(list(part), is_ahead=is_ahead)
                     continue
@@ -218,10 +220,6 @@ class FleetSource(Source):
             with journal_of(self._reader).reading() as db:
                 totals = read_totals(db)
             self.ledger.begin(summary.clients, joined, left, totals)
-
-    def _kind_of(self, event: FleetEvent) -> tuple[bool, bool]:
-        """Returns whether clients joined, and whether the event is newer than the initial state."""
-        return event.kind == "joined", self._follower.is_ahead(event.number)
 
     def _join(self, events: Sequence[FleetEvent], *, is_ahead: bool) -> None:
         """Applies events with which clients joined, all at once: each time, all arrays are copied."""

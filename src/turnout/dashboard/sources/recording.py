@@ -1,4 +1,4 @@
-"""Reads a fleet or a run that can be replayed: what `replay` and `tune` hand to the lab."""
+"""Reads a fleet or a run that can be replayed: what `replay` hands to the lab."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _record_rounds(reader: FleetReader, path: Location) -> Recording:
         replace(closed, contexts=_offered_contexts(reader, closed.round, closed.rows, closed.contexts))
         for closed in reader.closed_rounds()
     ]
-    kept = [closed for closed in closed_rounds if _is_complete(closed) and closed.round > after]
+    complete = [each for each in closed_rounds if each.available is not None and not np.isnan(each.contexts).any()]
+    kept = [closed for closed in complete if closed.round > after]
     if not kept and closed_rounds and not settings.persist_statuses:
         raise SettingError(
             f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
@@ -84,7 +85,11 @@ def _record_turns(reader: FleetReader, path: Location) -> Recording:
         for turn in sorted(reader.ended_turns(), key=lambda turn: turn.id)
         if turn.id > after and turn.context is not None
     ]
-    turns = [turn for turn in turns if _is_complete_turn(turn)]
+    turns = [
+        turn
+        for turn in turns
+        if turn.present is not None and turn.context is not None and not np.isnan(turn.context).any()
+    ]
     if not turns:
         raise SettingError(
             f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
@@ -180,15 +185,6 @@ def _offered_contexts(reader: FleetReader, number: int, rows: IntArray | int, co
     offer = reader.offer(number) if np.isnan(contexts).any() else None
     offered = None if offer is None else offer.whole_contexts()
     return contexts if offered is None else np.where(np.isnan(contexts), offered[rows], contexts)
-
-
-def _is_complete(closed: RecordedRound) -> bool:
-    """Returns whether the availability and the contexts of clients in a round are stored."""
-    return closed.available is not None and not bool(np.isnan(closed.contexts).any())
-
-
-def _is_complete_turn(turn: RecordedTurn) -> bool:
-    return turn.present is not None and turn.context is not None and not bool(np.isnan(turn.context).any())
 
 
 def _mask(present: BoolArray | None, clients: int) -> BoolArray:

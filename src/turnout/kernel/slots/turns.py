@@ -84,7 +84,7 @@ class TurnStart(Value):
 
 
 class RunningTurns:
-    """Which clients are training, since which decision, and how much they have earned meanwhile.
+    """Which clients are training, and since which decision.
 
     Args:
         clients: The number of clients.
@@ -92,8 +92,6 @@ class RunningTurns:
 
     def __init__(self, clients: int) -> None:
         self._started: IntArray = np.zeros(clients, dtype=np.int64)  # the decision of the present turn; 0 if idle
-        # The number of decisions with which each client earned nothing, because its turn lasted too long.
-        self._unearned: IntArray = np.zeros(clients, dtype=np.int64)
         self._training: dict[int, int] = {}  # the same for the clients that train, by row
         self._idle: BoolArray = np.ones(clients, dtype=np.bool_)
 
@@ -140,7 +138,6 @@ class RunningTurns:
         """
         if self._started[turn.client]:
             raise ReportError(f"client {turn.client} is training since decision {self._started[turn.client]}")
-        self._unearned[turn.capped] += 1
         self._started[turn.client] = self._training[turn.client] = turn.decision
         self._idle[turn.client] = False
 
@@ -160,18 +157,17 @@ class RunningTurns:
     def add(self, count: int) -> None:
         """Appends clients that are idle."""
         self._started = np.concatenate([self._started, np.zeros(count, dtype=np.int64)])
-        self._unearned = np.concatenate([self._unearned, np.zeros(count, dtype=np.int64)])
         self._idle = np.concatenate([self._idle, np.ones(count, dtype=np.bool_)])
 
     def state(self) -> dict[str, Any]:
         """Returns the running turns, as plain arrays."""
-        return {"started": save_array(self._started), "unearned": save_array(self._unearned)}
+        return {"started": save_array(self._started)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned."""
-        started, unearned = load_array(state, "started", self._started), load_array(state, "unearned", self._unearned)
+        started = load_array(state, "started", self._started)
         refuse_where(started < 0, "started", started, "must not be negative", StateError)
-        self._started, self._unearned, self._idle = started, unearned, started == 0
+        self._started, self._idle = started, started == 0
         rows = np.flatnonzero(started)
         in_order = rows[np.argsort(started[rows], kind="stable")]
         self._training = {row: int(started[row]) for row in in_order.tolist()}

@@ -1,4 +1,4 @@
-"""Analysis of runs and fleets: metrics, promises, statistics, theory, tuning, replay and explanations.
+"""Analysis of runs and fleets: metrics, promises, statistics, theory, replay and explanations.
 
-This package is private except for the names that docs/api.md lists: those of `slots` and `tuning`.
+This package is private except for the names that docs/api.md lists: those of `slots`.
 """

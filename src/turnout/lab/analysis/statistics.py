@@ -62,10 +62,10 @@ def with_bands(measures: Mapping[str, FloatArray], digits: int | None = None) ->
     return row
 
 
-def prediction_half_width(values: FloatArray, confidence: float = 0.95) -> float:
-    """Returns half the width of the prediction interval of one more value: t · standard deviation · √(1 + 1/n)."""
+def prediction_half_width(values: FloatArray) -> float:
+    """Returns half the width of the 95 % prediction interval of one more value: t · standard deviation · √(1 + 1/n)."""
     count = len(values)
-    return float(student_t(confidence, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
+    return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
 def format_interval(

@@ -91,7 +91,8 @@ def train_plans(
         track: Called with the plan and the rounds or turns of runs as they are stored.
     """
     requested, watchers = list(plans), Watchers(watch, track)
-    small = [plan for plan in requested if _is_small(plan)]
+    setup = [(plan, plan.world_settings) for plan in requested]
+    small = [plan for plan, own in setup if own.get("learner") is None and own.get("model", "mlp") == "mlp"]
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and device == "cpu":
             sweep(small, store, workers=workers, watch=watchers.stored)
@@ -104,11 +105,6 @@ def train_plans(
             if not keep_models and any(run.has_snapshot for run in batch):
                 store.compact()
     return [run_id(store, plan) for plan in requested]
-
-
-def _is_small(plan: RunPlan) -> bool:
-    """Returns whether NumPy trains the model."""
-    return plan.world_settings.get("learner") is None and plan.world_settings.get("model", "mlp") == "mlp"
 
 
 def _sharing_a_learner(runs: Sequence[RunInProgress]) -> list[list[RunInProgress]]:

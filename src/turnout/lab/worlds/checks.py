@@ -7,12 +7,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from turnout.errors import CheckError, TurnoutError
+from turnout.errors import CheckError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines import RoundRobin, UniformRandom
-from turnout.policies.check_support import is_plain, require, require_same_state, untouched_generators
+from turnout.policies.check_support import (
+    require,
+    require_plain,
+    require_same_state,
+    run_checks,
+    untouched_generators,
+)
 
 Build: TypeAlias = Callable[[int], World]
 
@@ -33,17 +39,7 @@ def check_world(build: Build) -> list[str]:
     >>> check_world(PaperWorld)[:2]
     ['it is a world', 'the same seed plays the same rounds']
     """
-    passed = []
-    for check in CHECKS:
-        name = check.__name__.replace("_", " ")
-        try:
-            check(build)
-        except CheckError as failure:
-            raise CheckError(f"{name}: {failure}") from None
-        except TurnoutError as error:
-            raise CheckError(f"{name}: the world raised {error!r}") from error
-        passed.append(name)
-    return passed
+    return run_checks(CHECKS, build, "world", CheckError)
 
 
 def it_is_a_world(build: Build) -> None:
@@ -109,8 +105,7 @@ def a_restored_world_goes_on_alike(build: Build) -> None:
     world, half = build(2), ROUNDS // 2
     _play(world, UniformRandom, 1, half)
     saved = world.state()
-    for key, value in saved.items():
-        require(is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
+    require_plain(saved)
     copied = {key: np.array(value) if isinstance(value, np.ndarray) else value for key, value in saved.items()}
     rest = _play(world, UniformRandom, half + 1, ROUNDS)
     require_same_state(copied, saved, "later rounds changed a saved state")

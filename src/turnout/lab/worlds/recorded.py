@@ -1,4 +1,4 @@
-"""Worlds built from recorded rounds: a fitted simulator and a replay of the recorded offers."""
+"""A world that replays the offers of recorded rounds, and resamples what was not recorded."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only
-from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
 from turnout.lab.columns import LATE_COLUMNS, RoundColumns
-from turnout.lab.worlds.base import ColdStartWorld, check_round
+from turnout.lab.worlds.base import ColdStartWorld
 from turnout.lab.worlds.distributions import Draws
 
 RIDGE = 1.0
 MIN_OWN_TURNS = 5  # a client with fewer turns is resampled from the turns of the whole fleet
-BLOCK_ROUNDS = 20  # the block length of the availability bootstrap, which preserves short-term correlation
 MIN_PREDICTION = 0.05  # the lower bound of a predicted time, as a share of the client's mean time
 FAILED, LATE = OUTCOMES.index("failed"), OUTCOMES.index("late")
 
-ASSUMPTIONS = (
+ASSUMPTION = (
     "times: one regression per client on its recorded contexts, shrunk towards the fleet-wide regression; the residual "
-    "factors, including failures, are resampled from the client's own turns",
-    "contexts: resampled from the client's recorded contexts; if only the contexts of selected clients were recorded, "
-    "these are the contexts of its turns",
-    f"availability: the recorded rounds, resampled in blocks of {BLOCK_ROUNDS} rounds with random starts; clients that "
-    "joined late or left count as unavailable in the other rounds",
-    f"a client with fewer than {MIN_OWN_TURNS} turns is resampled from the whole fleet",
+    "factors, including failures, are resampled from the client's own turns"
 )
 
 
@@ -149,17 +142,17 @@ class BootstrapSampler:
         return indices
 
 
-class FittedWorld(ColdStartWorld):
-    """A world that resembles the record, for any number of rounds and any seed; ASSUMPTIONS lists its assumptions.
+class RecordedWorld(ColdStartWorld):
+    """Replays the recorded offers for any policy: recorded values are used unchanged, missing ones are resampled.
 
-    All times are multiplied by `scale`. Policies prefer clients in fast contexts; unless all contexts were recorded, a
-    fitted world is therefore a few per cent too fast, which a caller that knows the recorded policy can correct with
-    `scale`.
+    Recorded are the available clients, the contexts (of all clients if complete offers were recorded, else those of the
+    turns), and for clients that were also selected in the recorded round their losses and signals and, with the same
+    context, their times. ASSUMPTION says where other times come from.
+    `recorded_times` counts the reported times that are recorded ones, `reported_times` all times reported so far.
     """
 
-    def __init__(self, history: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
+    def __init__(self, history: RecordedHistory, seed: int = 0) -> None:
         super().__init__(history.columns.clients)
-        self._scale = as_number("scale", scale, SettingError, above=0)
         self.history, self.seed = history, as_count("seed", seed, SettingError, least=0)
         self.times = FittedTimes(history)
         rows, contexts = history.columns.chosen, history.columns.contexts
@@ -171,6 +164,8 @@ class FittedWorld(ColdStartWorld):
         self._contexts, self._context_sampler = contexts, BootstrapSampler(rows, self._clients)
         self._context_draws = Draws(seed, "recorded contexts", self._clients)
         self._turn_draws = Draws(seed, "recorded turns", self._clients)
+        self.recorded_times = self.reported_times = 0
+        self._late: set[tuple[int, int]] = set()
 
     @property
     def availability(self) -> FloatArray:
@@ -179,63 +174,7 @@ class FittedWorld(ColdStartWorld):
         return shares
 
     def offer(self, round: int) -> RoundOffer:
-        """Returns the available clients and their contexts, with expected times."""
-        check_round(round)
-        contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
-        return self._make_offer(round, self._available(round), contexts)
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Draws the exchange times and outcomes of the selected clients."""
-        chosen = self._selected(offer, selection)
-        contexts = offer.contexts[chosen]
-        seconds, outcomes = self._outcomes(offer.round, chosen, contexts)
-        self._set_trained(chosen[outcomes == 0])
-        names = None if not outcomes.any() else np.array(OUTCOMES)[outcomes]
-        return RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=names)
-
-    def _make_offer(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
-        """Sets the cold-start feature from the last selection, and adds the expected times."""
-        if self.history.cold_start is not None:
-            contexts[:, self.history.cold_start] = ~self._trained
-        expected = self.times.predict(np.arange(self._clients), contexts) * self.times.mean_factors * self._scale
-        return RoundOffer(round, available, contexts, expected)
-
-    def _available(self, round: int) -> BoolArray:
-        rounds = len(self.history.available)
-        block, index = divmod(round - 1, BLOCK_ROUNDS)
-        first = int(round_rng(self.seed, "recorded availability", block).integers(rounds))
-        mask: BoolArray = self.history.available[(first + index) % rounds]
-        return mask
-
-    def _outcomes(self, round: int, rows: IntArray, contexts: FloatArray) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
-        """Returns seconds and outcomes: the predicted time multiplied by the factor of a resampled turn."""
-        turns = self.times.sampler.sample(self._turn_draws.at(round))[rows]
-        failed = self.times.failed[turns]
-        seconds = self.times.predict(rows, contexts) * self.times.factors[turns] * self._scale
-        seconds = np.where(failed, self.times.seconds[turns], seconds)
-        outcomes = np.where(failed, FAILED, 0).astype(np.uint8)
-        if self.history.deadline is not None:
-            outcomes[~failed & (seconds > self.history.deadline)] = LATE
-            seconds = np.minimum(seconds, self.history.deadline)
-        return seconds, outcomes
-
-
-class RecordedWorld(FittedWorld):
-    """Replays the recorded offers for any policy: recorded values are used unchanged, missing ones are resampled.
-
-    Recorded are the available clients, the contexts (of all clients if complete offers were recorded, else those of the
-    turns), and for clients that were also selected in the recorded round their losses and signals and, with the same
-    context, their times.
-    `recorded_times` counts the reported times that are recorded ones, `reported_times` all times reported so far.
-    """
-
-    def __init__(self, history: RecordedHistory, seed: int = 0) -> None:
-        super().__init__(history, seed)
-        self.recorded_times = self.reported_times = 0
-        self._late: set[tuple[int, int]] = set()
-
-    def offer(self, round: int) -> RoundOffer:
-        """Returns the recorded offer; contexts that were not recorded are resampled."""
+        """Returns the recorded offer with expected times; contexts that were not recorded are resampled."""
         if not 1 <= round <= len(self.history.columns):
             raise SettingError(
                 f"round must be one of the recorded rounds, 1 to {len(self.history.columns)}, not {round}"
@@ -247,14 +186,23 @@ class RecordedWorld(FittedWorld):
             contexts[is_recorded] = recorded[is_recorded]
         turns = self._turns_of(round)
         contexts[self.history.columns.chosen[turns]] = self.history.columns.contexts[turns]
-        return self._make_offer(round, self._available(round), contexts)
+        if self.history.cold_start is not None:
+            contexts[:, self.history.cold_start] = ~self._trained
+        expected = self.times.predict(np.arange(self._clients), contexts) * self.times.mean_factors
+        return RoundOffer(round, read_only(self.history.available[round - 1]), contexts, expected)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Reports the recorded results of the selected clients, and resampled results where there are none.
 
         The true times of late clients are reported in the round in which they were recorded.
         """
-        report = self._with_signals(super().play(offer, selection))
+        chosen = self._selected(offer, selection)
+        contexts = offer.contexts[chosen]
+        seconds, outcomes = self._outcomes(offer.round, chosen, contexts)
+        self._set_trained(chosen[outcomes == 0])
+        names = None if not outcomes.any() else np.array(OUTCOMES)[outcomes]
+        report = RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=names)
+        report = self._with_signals(report)
         arrivals = self.history.columns.late.get(offer.round)
         if arrivals is None:
             return report
@@ -280,10 +228,6 @@ class RecordedWorld(FittedWorld):
         losses = None if columns.losses is None else known(columns.losses)
         return replace(report, losses=losses, signals={name: known(column) for name, column in columns.signals.items()})
 
-    def _available(self, round: int) -> BoolArray:
-        mask: BoolArray = read_only(self.history.available[round - 1])
-        return mask
-
     def _turns_of(self, round: int) -> slice:
         return slice(*self.history.columns.starts[round - 1 : round + 1].tolist())
 
@@ -295,8 +239,15 @@ class RecordedWorld(FittedWorld):
         return indices, turn_of_row[rows[indices]]
 
     def _outcomes(self, round: int, rows: IntArray, contexts: FloatArray) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
-        """Returns the recorded results; a time in another context is scaled by the ratio of the predictions."""
-        seconds, outcomes = super()._outcomes(round, rows, contexts)
+        """Returns seconds and outcomes: recorded ones, else the predicted time by the factor of a resampled turn.
+
+        A recorded time in another context is scaled by the ratio of the predictions.
+        """
+        resampled = self.times.sampler.sample(self._turn_draws.at(round))[rows]
+        failed = self.times.failed[resampled]
+        seconds = self.times.predict(rows, contexts) * self.times.factors[resampled]
+        seconds = np.where(failed, self.times.seconds[resampled], seconds)
+        outcomes = np.where(failed, FAILED, 0).astype(np.uint8)
         columns, (indices, turns) = self.history.columns, self._recorded(round, rows)
         outcomes[indices] = 0 if columns.outcomes is None else columns.outcomes[turns]
         seconds[indices] = columns.exchange_times[turns]
@@ -308,6 +259,10 @@ class RecordedWorld(FittedWorld):
         here, other = contexts[indices[elsewhere]], columns.contexts[turns[elsewhere]]
         own = rows[indices[elsewhere]]
         seconds[indices[elsewhere]] *= self.times.predict(own, here) / self.times.predict(own, other)
+        if self.history.deadline is not None:
+            beyond = (outcomes == 0) & (seconds > self.history.deadline)
+            beyond[indices[same]] = False  # what was recorded is exact
+            outcomes[beyond], seconds[beyond] = LATE, self.history.deadline
         self.reported_times += len(rows)
         return seconds, outcomes
 

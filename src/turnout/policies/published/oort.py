@@ -168,7 +168,8 @@ class Oort(SizedPolicy):
         new = np.flatnonzero(offer.available & ~had_turn)
         rest = np.flatnonzero(offer.available & out)
         size = min(self.places(offer), len(known) + len(new) + len(rest))
-        explored = min(size - min(part_of(1 - self._exploration(offer.round), size), len(known)), len(new))
+        exploration = max(self.exploration * self.exploration_decay ** (offer.round - 1), self.least_exploration)
+        explored = min(size - min(part_of(1 - exploration, size), len(known)), len(new))
         exploited = min(size - explored, len(known))
         utilities = self.utilities(known, offer.round)
         positions = self._by_utility(known, utilities, exploited, offer.round)
@@ -226,9 +227,6 @@ class Oort(SizedPolicy):
         losses[np.flatnonzero(self.failed[rows])] = 0.0
         gains: FloatArray = self.sizes[rows] * np.abs(losses)
         return gains
-
-    def _exploration(self, round: int) -> float:
-        return max(self.exploration * self.exploration_decay ** (round - 1), self.least_exploration)
 
     def _by_utility(self, rows: IntArray, utilities: FloatArray, count: int, round: int) -> IntArray:
         """Returns positions in `rows`."""

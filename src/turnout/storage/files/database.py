@@ -7,7 +7,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +16,10 @@ from turnout.errors import StoreError
 from turnout.storage.files.identify import KINDS, SQLITE_MAGIC, describe_file
 from turnout.storage.files.lock import Acknowledged, acknowledge, writing_processes
 from turnout.storage.files.system import sync_file, sync_folder
-from turnout.storage.store import META, StoreKind
+from turnout.storage.store import META, StoreKind, transaction
 
+#: Begins a transaction that writes.
+BEGIN = "BEGIN IMMEDIATE"
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
 MAX_CHECKED = 64 * 2**20
@@ -91,7 +93,7 @@ def create(path: Path, kind: StoreKind, fill: Callable[[StoreConnection], None])
         _sync_every_commit(connection)
         pragmas = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
         connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
-        with transaction(connection):
+        with transaction(connection, BEGIN):
             connection.execute(META)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", counters.items())
             fill(connection)
@@ -238,23 +240,6 @@ class StoreConnection(sqlite3.Connection):
     def owns(self, token: object) -> bool:
         """Returns whether the present transaction is the one of this token."""
         return self.token is token and self.in_transaction
-
-
-@contextmanager
-def transaction(connection: StoreConnection) -> Iterator[None]:
-    """Runs the `with` block in a transaction, which is rolled back on any error."""
-    token = None
-    try:
-        if connection.in_transaction:  # an interrupted call has left it open
-            connection.execute("ROLLBACK")
-        token = connection.begin("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
-            if connection.owns(token):
-                connection.execute("ROLLBACK")
-        raise
 
 
 def _connect(path: Path, *, mode: str) -> StoreConnection:

@@ -50,15 +50,15 @@ def locks_of(path: Path) -> list[list[str]] | None:
 
 def writing_processes(path: Path) -> list[int]:
     """Returns the processes inside a write transaction of this database; empty if the system does not tell."""
-    processes = []
+    processes = set[int]()  # a table may list one process several times, with other ranges
     for row in locks_of(path.with_name(f"{path.name}-shm")) or ():
         if len(row) != 8 or row[1] != "POSIX" or row[3] != "WRITE":
             continue
         process, first = int(row[4]), int(row[6])
         upper = WRITE_LOCK_BYTE if row[7] == "EOF" else int(row[7])
         if first <= WRITE_LOCK_BYTE <= upper and process > 0:
-            processes.append(process)
-    return processes
+            processes.add(process)
+    return sorted(processes)
 
 
 @dataclass(frozen=True, slots=True)

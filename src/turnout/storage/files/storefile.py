@@ -13,11 +13,11 @@ from turnout.closing import close_on_error
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.storage.files import database
-from turnout.storage.files.database import StoreConnection
+from turnout.storage.files.database import BEGIN, StoreConnection
 from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
 from turnout.storage.files.lock import Acknowledged, Writer, WriterLock, acknowledge, lock_path, running_writer
 from turnout.storage.files.system import sync_file, sync_folder
-from turnout.storage.store import Access, Store, StoreKind, single_value
+from turnout.storage.store import Access, Store, StoreKind, roll_back, single_value, transaction
 
 log = get_log("turnout.lab")
 
@@ -81,9 +81,8 @@ class StoreFile(Store[StoreConnection]):
         db = self.connection
         if access == "read":
             return db, db.begin("BEGIN")
-        if db.in_transaction:  # an interrupted call has left it open
-            db.execute("ROLLBACK")
-        token = db.begin("BEGIN IMMEDIATE")
+        roll_back(db)  # what an interrupted call has left open
+        token = db.begin(BEGIN)
         try:
             self._check_same_file(db)
             self._check_epoch(db)
@@ -213,7 +212,7 @@ class StoreFile(Store[StoreConnection]):
         with lock_path(self.path).open("r+b") as lock_file:
             sync_file(lock_file.fileno())
         sync_folder(self.path.parent)
-        with database.transaction(db):
+        with transaction(db, BEGIN):
             newest = self._count_commit(db)
             self._claim(db)  # a takeover counts only if this is committed
         self._acknowledge(db, newest)
@@ -243,7 +242,7 @@ class StoreFile(Store[StoreConnection]):
         """Moves the log into the file and clears the mark, unless other processes prevent it or have taken over."""
         try:
             db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")
-            with database.transaction(db):
+            with transaction(db, BEGIN):
                 self._check_same_file(db)
                 self._check_epoch(db)
                 newest = self._count_commit(db)

@@ -14,7 +14,7 @@ from psycopg import sql
 from turnout.closing import close_on_error
 from turnout.errors import InterruptedCallError, OtherWriterError, SettingError, StoreError
 from turnout.storage.address import DatabaseAddress
-from turnout.storage.store import META, Connection, Rows, StoreKind, single_value
+from turnout.storage.store import META, Connection, Rows, StoreKind, single_value, transaction
 
 #: How long a lease of a writer lasts, in seconds.
 LEASE_SECONDS = 3.0
@@ -209,24 +209,17 @@ def schema_exists(address: DatabaseAddress) -> bool:
 
 def create_schema(address: DatabaseAddress, kind: StoreKind, fill: Callable[[Connection], None]) -> None:
     """Creates a store in one transaction; one that already exists is left as it is."""
-    with translate_postgres_errors(address), closing(_connect_once(address)) as db:
-        token = db.begin("BEGIN")
-        try:
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (address.schema,))
-            if not single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema):
-                db.raw.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)))
-                for statement in (kind.schema, META, CONTROL, SESSIONS):
-                    db.raw.execute(translated(statement))
-                # Epochs begin beyond those of an earlier store of this name, whose writer may still wake up.
-                epoch = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
-                values = (kind.name, kind.format)
-                db.execute(f"INSERT INTO control VALUES (?, ?, 0, {epoch}, '', 'epoch', '')", values)
-                fill(db)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.owns(token):
-                db.execute("ROLLBACK")
-            raise
+    with translate_postgres_errors(address), closing(_connect_once(address)) as db, transaction(db, "BEGIN"):
+        db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (address.schema,))
+        if not single_value(db, "SELECT COUNT(*) FROM pg_namespace WHERE nspname = ?", address.schema):
+            db.raw.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)))
+            for statement in (kind.schema, META, CONTROL, SESSIONS):
+                db.raw.execute(translated(statement))
+            # Epochs begin beyond those of an earlier store of this name, whose writer may still wake up.
+            epoch = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+            values = (kind.name, kind.format)
+            db.execute(f"INSERT INTO control VALUES (?, ?, 0, {epoch}, '', 'epoch', '')", values)
+            fill(db)
 
 
 def _connect_once(address: DatabaseAddress) -> PostgresConnection:

@@ -29,7 +29,7 @@ from turnout.storage.address import DatabaseAddress
 from turnout.storage.files.lock import Writer
 from turnout.storage.postgres import lease as leasing
 from turnout.storage.postgres.connection import LEASE_SECONDS, PostgresConnection, is_lost, translate_postgres_errors
-from turnout.storage.store import Access, Store, StoreKind, single_value
+from turnout.storage.store import Access, Store, StoreKind, roll_back, single_value
 
 log = get_log("turnout.live")
 #: How long a transaction waits for other processes and for the database, in seconds; a takeover; a vacuum.
@@ -45,8 +45,6 @@ ON CONFLICT (id) DO UPDATE SET number = excluded.number, at = excluded.at)
 UPDATE control SET commits = commits + 1{lease} RETURNING commits"""
 TAKE = f"""UPDATE control SET epoch = epoch + 1, writer = ?, timeline = {leasing.TIMELINE}, {leasing.RENEWED}
 WHERE ? OR expires < clock_timestamp() RETURNING epoch"""
-#: Statements that bring a schema of a format to the next one.
-MIGRATIONS: dict[int, tuple[str, ...]] = {}
 
 
 class PostgresStore(Store[PostgresConnection]):
@@ -125,8 +123,7 @@ class PostgresStore(Store[PostgresConnection]):
                 pause = min(2 * pause, MAX_PAUSE)
 
     def _begin_to_write(self, db: PostgresConnection) -> object:
-        if db.in_transaction:  # an interrupted call has left it open
-            db.execute("ROLLBACK")
+        roll_back(db)  # what an interrupted call has left open
         self._number += 1
         lease = f", {leasing.RENEWED} WHERE epoch = {self._epoch}" if self._epoch else ""
         try:
@@ -136,8 +133,7 @@ class PostgresStore(Store[PostgresConnection]):
                 raise self._replaced(db)
             self._check_commits(int(row[0]) - 1)
         except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            roll_back(db)
             raise
         self._counted, self._began = int(row[0]), time.monotonic()
         return token
@@ -166,8 +162,7 @@ class PostgresStore(Store[PostgresConnection]):
                 db.execute("COMMIT")  # which waits for a synchronous replica, also for the lost commit
                 return is_stored
             finally:
-                if db.owns(token):
-                    db.execute("ROLLBACK")
+                roll_back(db, token)
         except psycopg.Error as error:
             raise StoreError(
                 f"{self.address} cannot be reached ({' '.join(str(error).split())}), and it is unknown whether this "
@@ -203,17 +198,10 @@ class PostgresStore(Store[PostgresConnection]):
         kind, version = db.execute("SELECT kind, format FROM control").fetchone()
         if kind != self._kind.name:
             raise StoreError(f"{self.address} is a {kind}, not a {self._kind.name}: choose another name")
-        while version < self._kind.format and self.access == "write" and version in MIGRATIONS:
-            with self.writing() as writable:
-                for statement in MIGRATIONS[version]:
-                    writable.execute(statement)
-                version += 1
-                writable.execute("UPDATE control SET format = ?", (version,))
         if version != self._kind.format:
-            newer = "install a newer version of turnout" if version > self._kind.format else "open it to write once"
             raise StoreError(
                 f"{self.address} has {self._kind.name} format {version}, but this version of turnout reads format "
-                f"{self._kind.format}: {newer}"
+                f"{self._kind.format}: install a newer version of turnout"
             )
 
     # The lease

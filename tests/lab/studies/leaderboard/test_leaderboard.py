@@ -340,6 +340,7 @@ def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: d
     for row in rows:
         assert row["microseconds"] == pytest.approx(costs[row["contender"]].mean(), abs=0.1)
     assert "microseconds" not in suite.findings.tables["leaderboard"]
+    assert rows_of({"a": ["x", "y"], "b": [1.0, math.nan]}) == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
 
 
 @pytest.mark.thorough
@@ -378,10 +379,6 @@ def test_data_is_written_even_if_figures_cannot_be_drawn(
         write_leaderboard(suite.board, suite.findings, data, tmp_path)
     assert (tmp_path / "leaderboard.csv").exists()
     assert (tmp_path / "leaderboard.json").exists()
-
-
-def test_rows_contain_plain_values() -> None:
-    assert rows_of({"a": ["x", "y"], "b": [1.0, math.nan]}) == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
 
 
 # Without rounds

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from live.fleets import named, offered
+from live.fleets import named, offered, state_of
 from turnout.live import ClientStatus, RunningTurn, Scheduler, Wait
+from turnout.live.turns.slots.state import SlotFleet
 
 SLOTS: Mapping[str, Any] = {
     "concurrency": 3,
@@ -54,9 +55,12 @@ def play_turns(scheduler: Scheduler, steps: int, *, seed: int = 1, clients: int 
 
 def play_with_a_long_turn(scheduler: Scheduler) -> None:
     """Plays turns of which one lasts so long that its client earns a whole turn meanwhile; some fail."""
-    rng = random.Random(7)
+    rng, capped = random.Random(7), 0
     for step in range(60):
         scheduler.fill(offered(*(name for name in named(8) if rng.random() < 0.8)))
+        fleet = state_of(scheduler).fleet
+        assert isinstance(fleet, SlotFleet)
+        capped += len(fleet.running.capped(fleet.round, fleet.queues))
         for turn in scheduler.running():
             if rng.random() < 0.5 and (turn.client != "c3" or step % 25 == 0):
                 if rng.random() < 0.2:
@@ -65,6 +69,7 @@ def play_with_a_long_turn(scheduler: Scheduler) -> None:
                     scheduler.report(turn.id, 1.0 + rng.random())
         if step == 30:
             scheduler.amend(guaranteed_rate="1/10")
+    assert capped > 0
 
 
 def wait_of(answer: RunningTurn | Wait) -> Wait:

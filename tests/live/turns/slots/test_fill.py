@@ -35,7 +35,7 @@ def open_three(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{"concurrency": 3, "settings": SETTINGS, "deadline": 100.0, **options})
 
 
-def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> None:
+def test_every_free_slot_is_filled_also_after_reports_of_other_processes_and_nobody_has_two_turns(folder: Path) -> None:
     with open_three(folder / "fleet.turnout") as scheduler:
         turns = scheduler.fill(fleets.offered(*fleets.named(8)))
         assert [turn.id for turn in turns] == [1, 2, 3]
@@ -51,6 +51,10 @@ def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> Non
         assert [turn.id for turn in running] == [3, 4, 5]
         assert len({turn.client for turn in running}) == 3
         assert [turn.kind for turn in scheduler.history(turns[1].client)][:1] == ["arrived"]
+        with Reporter(scheduler.path) as reporter:
+            assert reporter.report(running[0].client, 3.0)
+            assert reporter.report(running[1].client, 4.0, round=4)
+        assert [turn.id for turn in scheduler.fill(fleets.offered(*fleets.named(8)))] == [6, 7]
         assert fleets.packed(scheduler) == fleets.packed_from_disk(scheduler.path)
 
 
@@ -60,20 +64,10 @@ def test_the_certificate_equals_an_independent_recount(folder: Path, counts: str
     settings = {**SETTINGS, "guaranteed_rate": "1/9", "counts": counts, "accrual": accrual}
     with open_three(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert fleets.state_of(scheduler).state()["running.unearned"].sum() > 0
         certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")  # compares it with its own recount
     text, record = (folder / "proof.json").read_bytes(), (folder / "proof.jsonl").read_bytes().splitlines(True)
     forged = [line.replace(b'"outcome": "failed"', b'"outcome": "arrived"') for line in record]
     assert verifier.differences(text, forged) != []
-
-
-def test_other_processes_report_with_the_id_of_the_client_or_the_round(folder: Path) -> None:
-    with open_three(folder / "fleet.turnout") as scheduler:
-        turns = scheduler.fill(fleets.offered(*fleets.named(5)))
-        with Reporter(scheduler.path) as reporter:
-            assert reporter.report(turns[0].client, 3.0)
-            assert reporter.report(turns[1].client, 4.0, round=turns[1].id)
-        assert [turn.id for turn in scheduler.fill(fleets.offered(*fleets.named(5)))] == [4, 5]
 
 
 def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) -> None:
@@ -86,20 +80,15 @@ def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) 
             scheduler.report(7, 1.0)
         with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
             scheduler.fill(FleetStatus({}))
-        assert (scheduler.round, scheduler.clients) == (0, [])
+        assert scheduler.fill([]) == scheduler.fill({}) == []  # before any client has joined
+        assert (scheduler.round, scheduler.clients, scheduler.running()) == (0, [], [])
+        assert fleets.problems(scheduler.path) == []
         assert len(scheduler.fill(["a"])) == 1
     with (
         Scheduler.open(folder / "rounds.turnout") as rounds,
         pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
     ):
         rounds.fill(fleets.named(3))
-
-
-def test_the_slots_of_a_new_fleet_can_be_filled_before_any_client_has_joined(folder: Path) -> None:
-    with open_three(folder / "fleet.turnout") as scheduler:
-        assert scheduler.fill([]) == scheduler.fill({}) == []
-        assert (scheduler.round, scheduler.clients, scheduler.running()) == (0, [], [])
-    assert fleets.problems(folder / "fleet.turnout") == []
 
 
 def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(folder: Path) -> None:
@@ -357,19 +346,16 @@ def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, p
     path = folder / "fleet.turnout"
     with open_three(path, policy=policy, settings=POLICIES[policy]) as scheduler:
         play(scheduler, 14)
-        before = fleets.packed(scheduler)
-        given = scheduler.round
-        assert (fleets.state_of(scheduler).fleet.certificate() is not None) == (
-            policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs")
-        )
+        before, given, fleet = fleets.packed(scheduler), scheduler.round, fleets.state_of(scheduler).fleet
+        is_promised = policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs")
+        assert (fleet.certificate() is not None) == is_promised
         scheduler.forget(next(name for name in fleets.named(8) if name not in training_of(scheduler)))
     with open_three(path, policy=policy, settings=POLICIES[policy]) as scheduler:
         assert given == scheduler.round > 14
-        assert fleets.packed(scheduler) != before
-        assert fleets.packed(scheduler) == fleets.packed_from_disk(path)
+        assert before != fleets.packed(scheduler) == fleets.packed_from_disk(path)
         play(scheduler, 6, seed=3)
         assert scheduler.round > given
-        if fleets.state_of(scheduler).fleet.certificate() is not None:
+        if is_promised:
             certify(path, folder / "proof.json", folder / "proof.jsonl")
     assert fleets.problems(path) == []
 
@@ -461,8 +447,7 @@ def test_running_turns_when_the_features_are_amended_count_but_teach_no_times(
         assert [turn.id for turn in scheduler.fill(statuses)] == [6, 7]
         assert fleets.state_of(scheduler).state()["clients.arrived"].sum() == 4
         rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
-        model = fleets.state_of(scheduler).fleet.policy.time_model
-        assert model is not None
+        model = known(fleets.state_of(scheduler).fleet.policy.time_model)
         learned = ExchangeTimeModel(8, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
         learned.learn(np.array([rows[new[0].client]]), np.array([[0.5]]), np.array([7.0]))
         np.testing.assert_allclose(model.coefficients, learned.coefficients)

@@ -46,7 +46,9 @@ class GuardedAggregator(Aggregator):
             with _undone_on_error(self._strategy):
                 arrays, metrics = super().train(number, replies, before)
                 if arrays is not None and self._settings.check_replies:
-                    self._check(arrays, before)
+                    problem = model_problem(arrays, lambda: [before])
+                    if problem is not None:
+                        raise ValueError(f"the aggregated model cannot be used: {problem}")
         except Exception as error:  # of the strategy, or of a function of the app
             log.exception("turnout: the aggregation of round %d failed, and the model is unchanged: %r", number, error)
             self._count_failure(f"the aggregation raised {error!r}")
@@ -75,24 +77,15 @@ class GuardedAggregator(Aggregator):
                 "and start it again, which resumes after the last round, or change max_failed_rounds"
             )
 
-    def _check(self, arrays: ArrayRecord, before: ArrayRecord) -> None:
-        problem = model_problem(arrays, lambda: [before])
-        if problem is not None:
-            raise ValueError(f"the aggregated model cannot be used: {problem}")
-
     def _count_failure(self, problem: str) -> None:
         self._failed, self._problem = self._failed + 1, problem
 
     def _usable(self, replies: Sequence[Message]) -> list[Message]:
         """Returns the replies that can be aggregated together, and error replies; logs the others."""
-        judge, problems = ReplyJudge(self._weight_key, len(replies)), dict[str, str]()
+        judge, sent = ReplyJudge(self._weight_key, len(replies)), RecordDict()
         by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        for message_id, reply in by_id.items():
-            if reply.has_content():
-                problem = judge.add(message_id, RecordDict(), reply.content)
-                if problem is not None:
-                    problems[message_id] = problem
-        problems |= judge.settle(is_final=True)[1]
+        judged = {key: judge.add(key, sent, reply.content) for key, reply in by_id.items() if reply.has_content()}
+        problems = {key: problem for key, problem in judged.items() if problem} | judge.settle(is_final=True)[1]
         for message_id, problem in problems.items():
             client = self._nodes.client_of(by_id[message_id].metadata.src_node_id)
             log.warning("turnout: the evaluation of %s is not used: %s", client, problem)

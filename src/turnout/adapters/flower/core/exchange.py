@@ -95,14 +95,14 @@ class Exchange(ReplyIntake):
 
     def _end(self, pending: Mapping[str, str]) -> None:
         """Ends the round; the messages to these clients were not answered, and may be later."""
-        current = self._current
-        unrecorded = {sent: client for sent, client in pending.items() if client not in current.recorded}
-        self._late |= {sent: (client, current.opened.round) for sent, client in unrecorded.items()}
+        number, recorded = self._current.opened.round, self._current.recorded
+        self._late |= {sent: (client, number) for sent, client in pending.items() if client not in recorded}
 
     def _record(self, replies: Mapping[str, Arrival]) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in self._current.recorded}
-        reported = {client: self._reported(reply) for client, (_, reply) in new.items()}
+        declared = self._scheduler.settings.signals
+        reported = {client: self._reported(reply, declared) for client, (_, reply) in new.items()}
         if new:
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},

@@ -114,9 +114,9 @@ class ReplyIntake(ABC):
         log.warning("turnout: the reply of %s is not used: %s", self._client(key), problem)
         self._fail(key, f"its reply cannot be used: {problem}")
 
-    def _reported(self, reply: Message) -> tuple[float | None, dict[str, float] | None]:
+    def _reported(self, reply: Message, declared: Collection[str]) -> tuple[float | None, dict[str, float] | None]:
         """Returns the training loss in a reply, None if it is missing or not finite, and the declared signals."""
-        key, declared = self._parts.settings.loss_key, self._scheduler.settings.signals
+        key = self._parts.settings.loss_key
         if not key and not declared:
             return None, None
         records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]

@@ -41,9 +41,7 @@ class StatusTable:
 
     def put(self, client: str, status: Mapping[str, float]) -> None:
         """Stores the status that a client reports; one that is empty or out of range counts as unknown."""
-        row = self._index.get(client)
-        if row is None:
-            row = int(self.rows([client])[0])
+        row = self._index[client] if client in self._index else int(self.rows([client])[0])
         declared = self._features.declared
         values = [status.get(feature.name, math.nan) for feature in declared]
         is_valid = all(feature.low <= value <= feature.high for feature, value in zip(declared, values, strict=True))
@@ -65,8 +63,7 @@ class StatusTable:
 
     def offer(self, rows: IntArray, fleet_rows: IntArray) -> FleetStatus:
         """Returns the statuses of clients by their rows in the table and in the fleet."""
-        values = self._values[rows]
-        columns = {feature.name: values[:, index] for index, feature in enumerate(self._features.declared)}
+        columns = {feature.name: self._values[rows, index] for index, feature in enumerate(self._features.declared)}
         return FleetStatus(columns, fleet_rows)
 
 

@@ -101,9 +101,10 @@ class Progress:
         own: dict[str, float] = {}
         if self._scheduler.settings.has_rounds:
             opened = self._scheduler.open_round
-            if opened is not None and opened.round == ended.fleet_round:
-                self._scheduler.close_round(after=ended.waited or None)
-            text, own = summarize_round(self._scheduler, ended.fleet_round, ended.expected, ended.waited)
+            number, after, facts = ended.fleet_round, ended.waited or None, facts_of(self._scheduler)
+            is_open = opened is not None and opened.round == number
+            turns = facts.close_round(after) if is_open else self._scheduler.history(round=number)
+            text, own = summarize_round(self._scheduler, turns, ended.expected, ended.waited)
             log.info("turnout: round %d %s", ended.server_round, text)
         self.last = ended.server_round
         self.keep_metrics("train", ended.server_round, {**ended.metrics, **own})

@@ -72,7 +72,6 @@ class SavedProgress(Progress):
         return super().finish()
 
     def _save(self, ended: EndedRound) -> None:
-        world = {} if self._simulated is None else self._simulated.state()
         self._files.write(
             SavedRun(
                 **{part.name: getattr(ended, part.name) for part in fields(EndedRound)},
@@ -80,7 +79,7 @@ class SavedProgress(Progress):
                 arrays=self.arrays,
                 settings=self._settings,
                 strategy=self._strategy_state(),
-                world=world,
+                world={} if self._simulated is None else self._simulated.state(),
             )
         )
 

@@ -224,7 +224,7 @@ class SlotExchange(ReplyIntake):
             self._judge.needed = max(min(self._updates, self._slots), 2)
         for key, (seconds, reply) in accepted.items():
             sent = self._judged.pop(key)
-            loss, signals = self._reported(reply)
+            loss, signals = self._reported(reply, self._scheduler.settings.signals)
             self._scheduler.report(sent.turn.id, seconds, loss=loss, signals=signals)
             self._buffer.append((sent, reply))
             self._has_ended, self._failed_in_a_row = True, 0

@@ -24,7 +24,7 @@ from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import SlotRun, play
-from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
+from turnout.lab.worlds.recorded import ASSUMPTION, RecordedHistory, RecordedWorld
 from turnout.policies.base import SelectionPolicy
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
@@ -32,7 +32,6 @@ SUMMARISED = ("mean_round", "p95_round", "least_share", "largest_shortfall", "sh
 FIGURES = (*SUMMARISED, "other_choices", "other_rounds")
 RATE = "updates_per_second"
 ON_TIME = ("mean_round", "p95_round", RATE)
-CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
 
 
@@ -128,52 +127,6 @@ class RecordedTurnWorld(RecordedWorld):
         return super().play(offer, selection)
 
 
-class FittedBuild(NamedTuple):
-    """What tuning needs to simulate a policy in worlds that are fitted to a record.
-
-    Attributes:
-        build: Builds the policy and a fitted world from settings and a seed.
-        scale: The factor on all times of the worlds.
-        mean_round: The recorded mean round, which the recorded policy has with this factor, in seconds.
-    """
-
-    build: Callable[[Mapping[str, Any], int], tuple[SelectionPolicy, FittedWorld]]
-    scale: float
-    mean_round: float
-
-
-def fitted_build(record: Recording, given: Mapping[str, Any], policy: str) -> FittedBuild:
-    """Returns a builder of a policy in worlds that are fitted to the record, for the searches of `tuning`.
-
-    Args:
-        record: The record.
-        given: Settings of the policy; they override the recorded ones.
-        policy: The name of the policy.
-    """
-    if record.slots is not None:
-        raise SettingError(f"{record.where} has no rounds: only records of rounds can be simulated again for a search")
-    base = record.settings_for(policy, given)
-
-    def fitted(seed: int, scale: float = 1.0) -> FittedWorld:
-        return FittedWorld(record.past, seed, scale=scale)
-
-    mean_durations = []
-    for seed in range(CALIBRATED_ON):
-        world = fitted(seed)
-        records = play(record.build(record.policy, record.settings), world, len(record.columns))
-        mean_durations.append(np.mean([played.report.duration for played in records]))
-    durations = record.columns.durations
-    # Rounds with earlier settings, such as another cohort size, had other durations.
-    unamended = durations[record.amended_after :] if record.amended_after < len(durations) else durations
-    simulated, observed = float(np.mean(mean_durations)), float(unamended.mean())
-    scale = observed / simulated if simulated > 0 else 1.0
-
-    def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, FittedWorld]:
-        return record.build(policy, {**base, **settings}), fitted(seed, scale)
-
-    return FittedBuild(build, scale, observed)
-
-
 def replay(
     record: Recording,
     policy: str,
@@ -245,7 +198,7 @@ def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:
     return (
         f"{exact}; the times of clients that were also selected in the record with the same context",
         f"estimated: {fairness}",
-        f"estimated: {ASSUMPTIONS[0]}",
+        f"estimated: {ASSUMPTION}",
         *record.notes,
     )
 

@@ -86,9 +86,9 @@ class Layout(ABC):
     dtype: Literal["float64", "float32"] = "float64"
 
     @property
-    @abstractmethod
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of each array."""
+        return list(self.layer_shapes.values())
 
     @property
     @abstractmethod

@@ -97,7 +97,13 @@ class WorkerPool:
     def run(self, tasks: Sequence[Task]) -> list[tuple[Any, float]]:
         """Runs all tasks in parallel; returns their results in the order of the tasks."""
         try:
-            return list(self._pool.map(_run_task, tasks))
+            # A new worker inherits the mask, so that Ctrl-C cannot reach it before it ignores it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                results = self._pool.map(_run_task, tasks)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return list(results)
         except BrokenProcessPool as error:
             raise TrainingError(
                 "a training process ended abruptly (out of memory, or killed): start again with fewer workers; "

@@ -56,8 +56,7 @@ class ModuleLearner(Learner):
         kind = usable_device(device)
         self.spec, self.training, self.device = spec, spec.training, torch.device(device)
         self._module = spec.build(0)
-        self._layout = ModuleLayout(self._module)
-        self.network = self._layout
+        self.network = self._layout = ModuleLayout(self._module)
         self._module.to(self.device)
         self.workers = as_count("workers", available_cores() if workers is None else workers, SettingError)
         if kind != "cpu":

@@ -81,11 +81,6 @@ class ModuleLayout(Layout):
         }
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each array."""
-        return list(self._shapes.values())
-
-    @property
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter and buffer, by its name in the module."""
         return self._shapes

@@ -7,7 +7,7 @@ from typing import ClassVar
 from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
-from turnout.live.turns.records import OUTCOME_OF_KIND
+from turnout.live.turns.records import ARRIVED, OUTCOME_OF_KIND
 from turnout.live.turns.rounds.records import CLOSE, ClosedRound, unpack_closed
 from turnout.live.turns.state import Fleet
 
@@ -43,7 +43,7 @@ class RoundFleet(Fleet):
             closed.contexts,
             closed.seconds,
             available=closed.available,
-            outcomes=OUTCOME_OF_KIND[closed.kinds],
+            outcomes=OUTCOME_OF_KIND[closed.kinds] if (closed.kinds != ARRIVED).any() else None,
             losses=closed.losses,
             signals=closed.signals,
             late_arrivals=self.pending.report(closed.late, self.counters.learned),
