@@ -225,7 +225,7 @@ def test_the_page_is_linked(page: str) -> None:
     assert "paper.md)" in (ROOT / page).read_text()
 
 
-#: The stored claims behind each line of README's table; a line has one verdict, that of all of them.
+#: The stored claims behind each line of README's table, which states their usual verdict and the exceptions.
 README_CLAIMS = {
     "random selection takes the most time, FedCS(3) the least, and RBCS-F less with a larger weight": [
         ("numerical", "training-time", "random slowest"),
@@ -267,5 +267,7 @@ def test_the_verdicts_in_the_readme_are_the_stored_ones(claims: Claims) -> None:
     verdicts = dict(split_line(line) for line in table.splitlines())
     assert list(verdicts) == list(README_CLAIMS)
     for claim, names in README_CLAIMS.items():
-        for name in names:
-            assert set(stored_verdicts(claims, *name).values()) == {verdicts[claim].strip("*")}, claim
+        stored = Counter(verdict for name in names for verdict in stored_verdicts(claims, *name).values())
+        (usual, _), *others = stored.most_common()
+        exceptions = "".join(f" ({count} of {stored.total()}: {verdict})" for verdict, count in others)
+        assert verdicts[claim].replace("*", "") == usual + exceptions, claim
