@@ -256,11 +256,18 @@ def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_mor
         for gamma in PANELS
     }
     slower = {panel for panel, ratio in share.items() if ratio > 0.9}
-    assert slower == {("cifar-10", "0.1"), ("fashion-mnist", "0.1"), ("fashion-mnist", "0.3")}
-    assert "at most 0.9 of Oort's time in seven of ten panels" in text
+    assert slower == {
+        ("cifar-10", "0.1"),
+        ("fashion-mnist", "0.1"),
+        ("fashion-mnist", "0.3"),
+        ("fashion-mnist", PANELS[-1]),
+    }
+    assert "at most 0.9 of Oort's time in six of ten panels" in text
     first, second, third = (share["cifar-10", "0.1"], share["fashion-mnist", "0.1"], share["fashion-mnist", "0.3"])
     assert f"({first:.2f} times on CIFAR-10, {second:.2f} on Fashion-MNIST)" in text
-    assert f"gamma 0.3 on Fashion-MNIST ({third:.2f})" in text
+    assert (
+        f"on Fashion-MNIST with gamma 0.3 ({third:.2f}) and by class ({share['fashion-mnist', PANELS[-1]]:.2f})" in text
+    )
     oort = {dataset: timed(dataset, "0.1", "Oort", "minutes_to_95") for dataset in DATASETS}
     guarded = {dataset: timed(dataset, "0.1", "Oort + guarantee", "minutes_to_95") for dataset in DATASETS}
     low = {dataset: priced(dataset, "0.1", 0.02, "minutes_to_95") / oort[dataset] for dataset in DATASETS}
@@ -269,7 +276,7 @@ def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_mor
     assert f"{guarded['cifar-10']:.1f} and {guarded['fashion-mnist']:.1f} minutes with gamma 0.1" in text
     assert f"needs {low['cifar-10']:.2f} and {low['fashion-mnist']:.2f} of Oort's time" in text
     marks = [marks_of(folder, ["in 0.9 of Oort's time"], ("time-to-accuracy",)) for folder in PACE.values()]
-    assert "✓" not in "".join(marks)  # "holds with confidence in none of them"
+    assert marks == ["? ? ? ✓ ?", "✗ ? ? ? ?"]  # "with confidence in one of them (Fashion-MNIST, iid)"
 
 
 def test_the_results_say_where_fair_pace_is_less_accurate_and_where_a_promise_was_not_kept() -> None:
