@@ -122,13 +122,16 @@ lowest: setup $(LOWEST)/.installed  ## test with the lowest versions of the depe
 	PYTHONPATH=$(CURDIR)/src $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(LOWEST_TESTS)
 endif
 
-# The newest versions of what every user installs, each time anew: all other tests run with those of constraints.txt.
+# The newest versions, each time anew, of what has no framework beside it: all other tests run with those of constraints.txt.
 NEWEST := .venv-newest
-NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify explain fleet fleet_amend fleet_operate fleet_slots tokens))
-newest: $(LIGHT)  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
+NEWEST_PACKAGES := numpy typer rich matplotlib joblib fastapi uvicorn plotly psycopg
+NEWEST_TOOLS := pytest pytest-xdist hypothesis cryptography jsonschema playwright PyYAML schemathesis
+NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify explain fleet fleet_amend fleet_operate fleet_slots tokens)) \
+	tests/service tests/dashboard/test_routes.py tests/web
+newest: $(LIGHT)  ## test the command line and the HTTP servers with the newest versions of what they need
 	$(PYTHON) -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check numpy typer rich matplotlib joblib pytest pytest-xdist hypothesis
-	PYTHONPATH=$(CURDIR)/src $(NEWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(NEWEST_TESTS)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(NEWEST_PACKAGES) $(NEWEST_TOOLS)
+	PYTHONPATH=$(CURDIR)/src $(NEWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework and not thorough' $(NEWEST_TESTS)
 
 NVFLARE_OLDEST := .venv-nvflare-2.7
 $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
