@@ -225,6 +225,10 @@ def test_the_page_is_linked(page: str) -> None:
     assert "paper.md)" in (ROOT / page).read_text()
 
 
+def on_both(experiment: str, name: str) -> list[tuple[str, str, str]]:
+    return [(dataset, experiment, name) for dataset in ("fashion-mnist", "cifar-10")]
+
+
 #: The stored claims behind each line of README's table, which states their usual verdict and the exceptions.
 README_CLAIMS = {
     "random selection takes the most time, FedCS(3) the least, and RBCS-F less with a larger weight": [
@@ -242,22 +246,12 @@ README_CLAIMS = {
         ("numerical", "stability", "owed/rounds falls"),
         ("numerical", "stability", "mean-rate stable"),
     ],
-    "more even selection gives a higher final accuracy": [
-        ("fashion-mnist", "fairness-impact", "fairer ends higher"),
-        ("cifar-10", "fairness-impact", "fairer ends higher"),
-    ],
-    "random selection has the highest final accuracy": [
-        ("fashion-mnist", "accuracy-rounds", "random best"),
-        ("cifar-10", "accuracy-rounds", "random best"),
-    ],
-    "FedCS(3) has the lowest final accuracy": [
-        ("fashion-mnist", "accuracy-rounds", "FedCS(3) worst"),
-        ("cifar-10", "accuracy-rounds", "FedCS(3) worst"),
-    ],
-    "RBCS-F reaches 90 % of random's accuracy before random, at every weight": [
-        ("fashion-mnist", "accuracy-time", "RBCS-F ahead of random"),
-        ("cifar-10", "accuracy-time", "RBCS-F ahead of random"),
-    ],
+    "more even selection gives a higher final accuracy": on_both("fairness-impact", "fairer ends higher"),
+    "random selection has the highest final accuracy": on_both("accuracy-rounds", "random best"),
+    "FedCS(3) has the lowest final accuracy": on_both("accuracy-rounds", "FedCS(3) worst"),
+    "RBCS-F reaches 90 % of random's accuracy before random, at every weight": on_both(
+        "accuracy-time", "RBCS-F ahead of random"
+    ),
 }
 
 

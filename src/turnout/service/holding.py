@@ -1,4 +1,4 @@
-"""Check-ins whose devices wait for their turn in the call itself, as the header `Prefer: wait=30` asks (RFC 7240)."""
+"""The check-ins of a fleet that are held, and when each of them is woken."""
 
 from __future__ import annotations
 

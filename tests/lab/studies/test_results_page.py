@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -249,12 +250,11 @@ PACE_CONTENDERS = ("FairPace 0.05", "FairPace 0.15", "FairPace 0.05, value", "Fa
 
 def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_more() -> None:
     text = " ".join(section("Time to accuracy").split())
-    share = {
-        (dataset, gamma): timed(dataset, gamma, "FairPace 0.05, value", "minutes_to_95")
-        / timed(dataset, gamma, "Oort", "minutes_to_95")
-        for dataset in DATASETS
-        for gamma in PANELS
+    minutes = {
+        label: {panel: timed(*panel, label, "minutes_to_95") for panel in product(DATASETS, PANELS)}
+        for label in ("FairPace 0.05, value", "Oort")
     }
+    share = {panel: own / minutes["Oort"][panel] for panel, own in minutes["FairPace 0.05, value"].items()}
     slower = {panel for panel, ratio in share.items() if ratio > 0.9}
     assert slower == {
         ("cifar-10", "0.1"),
@@ -271,7 +271,7 @@ def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_mor
     oort = {dataset: timed(dataset, "0.1", "Oort", "minutes_to_95") for dataset in DATASETS}
     guarded = {dataset: timed(dataset, "0.1", "Oort + guarantee", "minutes_to_95") for dataset in DATASETS}
     low = {dataset: priced(dataset, "0.1", 0.02, "minutes_to_95") / oort[dataset] for dataset in DATASETS}
-    worst = max(timed(dataset, gamma, "Oort", "largest_shortfall") for dataset in DATASETS for gamma in PANELS)
+    worst = max(timed(*panel, "Oort", "largest_shortfall") for panel in share)
     assert f"up to {worst:.0f} turns behind" in text
     assert f"{guarded['cifar-10']:.1f} and {guarded['fashion-mnist']:.1f} minutes with gamma 0.1" in text
     assert f"needs {low['cifar-10']:.2f} and {low['fashion-mnist']:.2f} of Oort's time" in text
@@ -365,16 +365,13 @@ def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> Non
     assert f"take {own['minutes']:.0f} instead of {plain['minutes']:.0f} minutes at 0.05" in text
     high = [timed("cifar-10", "1", label, "minutes") for label in ("FairPace 0.15, value", "FairPace 0.15")]
     assert "{:.0f} instead of {:.0f} at 0.15".format(*high) in text
-    for dataset in DATASETS:
-        for gamma in PANELS:
-            for column in ("minutes_to_80", "minutes_to_90", "minutes_to_95", "final_accuracy"):
-                labels = ("FairPace 0.15, value", "FairPace 0.15")
-                means, bands = (
-                    [timed(dataset, gamma, label, column + end) for label in labels] for end in ("", "_band")
-                )
-                assert abs(means[0] - means[1]) <= sum(bands), (dataset, gamma, column)
-            early = [timed(dataset, gamma, label, "minutes_to_80") for label in ("RBCS-F, weight 20", "FairPace 0.15")]
-            assert early[0] < early[1], (dataset, gamma)
+    for dataset, gamma in product(DATASETS, PANELS):
+        for column in ("minutes_to_80", "minutes_to_90", "minutes_to_95", "final_accuracy"):
+            labels = ("FairPace 0.15, value", "FairPace 0.15")
+            means, bands = ([timed(dataset, gamma, label, column + end) for label in labels] for end in ("", "_band"))
+            assert abs(means[0] - means[1]) <= sum(bands), (dataset, gamma, column)
+        early = [timed(dataset, gamma, label, "minutes_to_80") for label in ("RBCS-F, weight 20", "FairPace 0.15")]
+        assert early[0] < early[1], (dataset, gamma)
     slots = {row["contender"]: float(row["minutes_to_target"]) for row in table("async/cifar-10/slots.csv")}
     shares = [(slots[f"FairPace, {share} %, value"], slots[f"FairPace, {share} %"]) for share in (50, 75, 95)]
     assert all(valued < without for valued, without in shares)
@@ -386,27 +383,20 @@ def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> Non
 def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None:
     text = " ".join(section("Does fairness improve the final model?").split())
     name, weight = "RBCS-F ahead of FedCS(3) in rounds", "RBCS-F, weight 50"
-    undecided = [claim for claim in claims_in("cifar-10") if claim["name"] == name and claim["verdict"] != "holds"]
-    (claim,) = undecided
+    (claim,) = [claim for claim in claims_in("cifar-10") if claim["name"] == name and claim["verdict"] != "holds"]
     assert claim["panel"] == "cifar-10, gamma 1"
     assert "; 1 of 5 runs never" in claim["numbers"]["FedCS(3)"]
     match = known(re.search(r"difference (\S+) ± (\S+?)[;)]", claim["numbers"][weight]))
     assert f"it needs {float(match[1]):.0f} ± {float(match[2]):.0f} rounds fewer" in text
+    file, weighted = "{}/fairness-impact-summary.csv", ("concentration 10", "even")
     even = {
-        (dataset, gamma): [
-            value(f"{dataset}/fairness-impact-summary.csv", gamma, contender, "final_accuracy")
-            for contender in ("concentration 10", "even")
-        ]
-        for dataset in DATASETS
-        for gamma in ("1", "10", "iid")
+        (dataset, gamma): [value(file.format(dataset), gamma, label, "final_accuracy") for label in weighted]
+        for dataset, gamma in product(DATASETS, ("1", "10", "iid"))
     }
     assert all(abs(first - second) < 0.002 for first, second in even.values())
     assert "({:.3f} and {:.3f})".format(*even["cifar-10", "1"]) in text
-    rounds = [
-        measured("fashion-mnist", contender, "rounds_to_high", gamma)
-        for contender in (*WEIGHTS, "FedCS(3)")
-        for gamma in ("1", "10", "iid")
-    ]
+    contenders = product((*WEIGHTS, "FedCS(3)"), ("1", "10", "iid"))
+    rounds = [measured("fashion-mnist", label, "rounds_to_high", gamma) for label, gamma in contenders]
     assert f"need {min(rounds):.0f} to {max(rounds):.0f} rounds" in text
     minutes = [measured("cifar-10", contender, "minutes") for contender in (WEIGHTS[0], "random")]
     assert "({:.0f} of {:.0f} minutes)".format(*minutes) in text
