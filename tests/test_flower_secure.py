@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 pytestmark = pytest.mark.framework
 ROOT = Path(__file__).parent.parent
-CLIENTS, ROUNDS, COHORT, MAX_LINES = 20, 4, 5, 8
+CLIENTS, ROUNDS, COHORT, MAX_LINES = 12, 4, 3, 8
 
 PROJECT = """\
 [build-system]
@@ -94,8 +94,9 @@ FAIR_SERVER = (
     .replace("fraction_train=0.25,", "fraction_train=1.0, min_train_nodes=1, min_available_nodes=1,")
     .replace(
         "    result = strategy.start(",
-        "    scheduler = Scheduler.open(FLEET, settings={'cohort_size': 5, 'guaranteed_rate': 0.1}, deadline=600.0)\n"
-        "    result = FairSelection(strategy, scheduler, nodes=20).start(",
+        f"    scheduler = Scheduler.open(FLEET, settings={{'cohort_size': {COHORT}, 'guaranteed_rate': 0.1}}, "
+        "deadline=600.0)\n"
+        f"    result = FairSelection(strategy, scheduler, nodes={CLIENTS}).start(",
     )
 )
 FAIR_PROJECT = PROJECT.replace('"numpy"]', '"numpy", "turnout[flower]"]')

@@ -38,8 +38,8 @@ class Deployment:
         self.net, self._folder, self.lines = net, folder, list[str]()
         app = folder / "app" / "outside"
         app.mkdir(parents=True)
-        server = FAIR_SERVER.replace("FLEET", repr(str(folder / "fleet.turnout"))).replace("nodes=20", "nodes=2")
-        server = re.sub(r"num_rounds=\d+", "num_rounds=10_000", server)  # it ends with the network
+        server = FAIR_SERVER.replace("FLEET", repr(str(folder / "fleet.turnout")))  # it ends with the network
+        server = re.sub(r"\bnodes=\d+", "nodes=2", re.sub(r"num_rounds=\d+", "num_rounds=10_000", server))
         for name, text in (("client_app", GATE + FAIR_CLIENT), ("server_app", server), ("__init__", "")):
             (app / f"{name}.py").write_text(text)
         (app.parent / "pyproject.toml").write_text(FAIR_PROJECT)
