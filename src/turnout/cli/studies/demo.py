@@ -32,7 +32,7 @@ HEADINGS = ("policy", "mean round", "saved", "least share of all rounds", "large
 PROMISE = JudgedPromise(RATE, "always", "selected")
 EXPLANATION = (
     f"A turn is one participation of a client in a round. The promise: every client gets a turn in {RATE:.0%} of all "
-    f"rounds, and is never more than {DEFAULT_TOLERANCE:g} turns behind.\n"
+    f"rounds, and should never be more than {DEFAULT_TOLERANCE:g} turns behind.\n"
     "[b]FairPace[/b] is the default of turnout: a turn of a client has a price in seconds, which grows as the client "
     "approaches the tolerance. [b]RBCS-F[/b] weighs seconds against owed turns: the larger its speed weight, the "
     "shorter the rounds, and the longer slow clients wait. [b]random[/b] draws the clients of a round. [b]FedCS(3)[/b] "
