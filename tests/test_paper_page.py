@@ -44,16 +44,7 @@ BY_ONE_TEST = ("definition", "assumption", "exact", "proved", "gap", "difference
 #: The folder of which the page says that it decides no claim that is not named.
 UNDECIDED = "digits"
 #: How many items of each kind the paper has; we number the claims.
-NUMBERED = {
-    "Eq": 60,
-    "Algorithm": 2,
-    "Theorem": 4,
-    "Lemma": 4,
-    "Definition": 1,
-    "Fig": 7,
-    "Table": 2,
-    "Claim": 35,
-}
+NUMBERED = {"Eq": 60, "Algorithm": 2, "Theorem": 4, "Lemma": 4, "Definition": 1, "Fig": 7, "Table": 2, "Claim": 35}
 #: Everything that the paper numbers or labels, its claims, its parameters, and the points in which we differ.
 INVENTORY = (
     *(f"{kind} {number}" for kind, count in NUMBERED.items() for number in range(1, count + 1)),

@@ -62,7 +62,7 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
             if (answer := scheduler.explain(client)).outcome == "not chosen" and not answer.urgent
         )
     output = output_of("fleet", "explain", path, explained.client)
-    assert re.search(r"usually takes [\d.]+ s, and its share of such a round is [\d.]+/1.6 = [\d.]+ s", output), output
+    assert re.search(r"usually takes [\d.]+ s, now .* share of such a round is [\d.]+/1.4 = [\d.]+ s", output), output
     assert re.search(r"so a turn is worth [\d.]+ · [\d.]+/[\d.]+ = [\d.]+ s", output), output
     table = dict(re.findall(r"^│ (.+?) +│ (.+?) +│$", output, re.MULTILINE))
     assert table["its usual exchange time"] == f"{explained.usual:,.4g} s"

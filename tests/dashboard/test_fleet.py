@@ -182,9 +182,7 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
         assert_same_certificate(source.ledger.certificate(), scheduler.certificate())
 
 
-def test_a_page_that_fell_behind_what_is_kept_is_read_again_and_debts_begin_with_kept_rounds(
-    tmp_path: Path,
-) -> None:
+def test_a_page_that_fell_behind_what_is_kept_is_read_again_and_debts_begin_with_kept_rounds(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(
         path, **POLICIES["fair-pace"], deadline=500.0, allow_infeasible=True, keep_rounds=KEPT

@@ -37,7 +37,7 @@ def offered(*clients: str, free_cpu: float = 1.0, bandwidth: float = 2.0) -> dic
 
 def fresh_model(clients: int) -> ExchangeTimeModel:
     """Returns a model without history, with the settings of the default policy."""
-    return ExchangeTimeModel(clients, ridge=3.0, prior="fleet", relative_ridge=True)
+    return ExchangeTimeModel(clients, ridge=8.0, prior="fleet", relative_ridge=True)
 
 
 def named(count: int) -> list[str]:

@@ -30,12 +30,7 @@ from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler, features
 from turnout.live._internals import examine
-from turnout.live.features import (
-    BANDWIDTH_RANGE,
-    PAPER_FEATURES,
-    Columns,
-    paper_contexts,
-)
+from turnout.live.features import BANDWIDTH_RANGE, PAPER_FEATURES, Columns, paper_contexts
 from turnout.storage.encoding.packing import pack_snapshot
 
 BATTERY = Feature("battery", 0.0, 1.0, "of capacity")

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import (
-    OpenFleet,
-    client_rows,
-    named,
-    offered,
-    play_round,
-    state_of,
-)
+from live.fleets import OpenFleet, client_rows, named, offered, play_round, state_of
 from narrowing import known
 from turnout.errors import InfeasiblePromise
 from turnout.kernel.certificate import Certificate

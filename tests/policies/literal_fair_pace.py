@@ -34,7 +34,7 @@ class LiteralFairPace:
     cohort_size: int
     accrual: str = "available"
     counts: str = "selected"
-    ridge: float = 3.0
+    ridge: float = 8.0
     value_weight: float = 0.0
     head_start: Fraction | None = None
     losses: dict[int, float] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class LiteralFairPace:
         self.head = self.tolerance if self.head_start is None else self.head_start
         self.ridges = np.full(self.features, self.ridge)
         self.prior = np.zeros(self.features)
+        self.spread = 0.0
         self.samples_in_prior = 0
         self.has_untimed = False
 
@@ -59,7 +60,7 @@ class LiteralFairPace:
         """Returns the rows of the cohort in ascending order."""
         places = self.cohort_size if offer.places is None else offer.places
         there = [row for row in range(self.clients) if offer.available[row]]
-        times = {row: self.predicted(row, offer.contexts[row].tolist()) for row in there}
+        times = {row: self.now(row, offer) for row in there}
         behind = {row: self.rates[row] * (self.earned[row] + 1) - self.turns[row] for row in there}
         allowed = {row: self.allowed(row) for row in there}
         urgent = sorted(
@@ -69,8 +70,8 @@ class LiteralFairPace:
         others = [row for row in there if behind[row] < allowed[row]]
         left = min(places - len(urgent), len(others))
         prices = {
-            row: Fraction(self.usual(row, offer))
-            / max(Fraction(4, 5) * places, Fraction(1))
+            row: self.priced(row, offer, places)
+            / max(Fraction(7, 10) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
             / (
                 self.room(row, allowed[row], behind[row], offer.round)
@@ -96,6 +97,11 @@ class LiteralFairPace:
         gap = math.log(0.001) / math.log(1 - probability)
         return self.tolerance - self.rates[row] * (1 + Fraction(gap))
 
+    def priced(self, row: int, offer: RoundOffer, places: int) -> Fraction:
+        """Returns the usual time, and a part of what the client takes less than that in this round."""
+        usual, now = (Fraction(seconds) for seconds in (self.usual(row, offer), self.now(row, offer)))
+        return max(usual + (1 - Fraction(1, places)) * (usual - now), Fraction(0))
+
     def room(self, row: int, allowed: Fraction, behind: Fraction, round: int) -> Fraction:
         """Returns how much further a client may fall behind, as prices count it."""
         full = max(allowed, self.tolerance / 2) + self.tolerance
@@ -111,9 +117,13 @@ class LiteralFairPace:
         usual = sum(min(loss, largest) for loss in known) / len(known)
         own = min(max(self.losses.get(row, largest), 0.0), largest)
         seconds = np.median([self.usual(client, offer) for client in range(self.clients)])
-        return self.value_weight * float(seconds) / max(0.8 * places, 1) * own / usual if usual else 0.0
+        return self.value_weight * float(seconds) / max(0.7 * places, 1) * own / usual if usual else 0.0
 
     # Times
+
+    def now(self, row: int, offer: RoundOffer) -> float:
+        """Returns the predicted time in this round."""
+        return self.predicted(row, offer.contexts[row].tolist())
 
     def predicted(self, row: int, context: list[float]) -> float:
         """Returns the predicted time in a context, at least 0."""
@@ -132,7 +142,8 @@ class LiteralFairPace:
     def theta(self, row: int) -> np.ndarray:
         """Solves the ridge regression of a client, which is shrunk towards the fleet-wide one."""
         own = [(context, time) for _, client, context, time in self.samples if client == row]
-        squares, sums = np.diag(self.ridges), self.ridges * self.prior
+        squares = np.linalg.inv(np.diag(1 / self.ridges) + self.spread * np.outer(self.prior, self.prior))
+        sums = squares @ self.prior
         for context, time in own:
             squares = squares + np.outer(context, context)
             sums = sums + time * np.array(context)
@@ -184,4 +195,7 @@ class LiteralFairPace:
         if len(self.samples) * 10 >= self.samples_in_prior * 11:
             self.samples_in_prior = len(self.samples)
             times = np.array([time for _, _, _, time in self.samples])
-            self.prior = np.linalg.solve(contexts.T @ contexts + np.diag(self.ridges), contexts.T @ times)
+            one = np.diag(self.ridges) / self.ridge
+            self.prior = np.linalg.solve(contexts.T @ contexts + one, contexts.T @ times)
+            typical = float(((contexts @ self.prior) ** 2).mean())
+            self.spread = 1 / typical if typical else 0.0

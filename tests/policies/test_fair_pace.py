@@ -152,7 +152,7 @@ def test_the_reasons_are_the_terms_of_the_rule() -> None:
                 literal.predicted(row, offer.contexts[row].tolist()), rel=1e-9, abs=1e-9
             )
             if not reasons["urgent"]:
-                share = literal.usual(row, offer) / (0.8 * 3)
+                share = float(literal.priced(row, offer, 3)) / (0.7 * 3)
                 room = literal.room(row, literal.allowed(row), behind, round_) + 2 * (1 - Fraction(round_ - 1, 100))
                 price = share * float(max(literal.allowed(row), Fraction(1)) / room)
                 assert reasons["price"] == pytest.approx(price, rel=1e-9, abs=1e-9)

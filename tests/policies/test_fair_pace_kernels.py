@@ -322,7 +322,7 @@ def test_clients_with_equal_prices_in_a_large_fleet_are_selected_by_time_and_row
         available = np.ones(clients, dtype=np.bool_)
         with using_kernel(kernel):
             cohort = paced_cohort_of_times(times, np.full(clients, 64.0), pace, size, available).cohort
-        prices = pace.prices(np.arange(clients), np.full(clients, 64.0), 1.0, size)
+        prices = pace.prices(np.arange(clients), times, np.full(clients, 64.0), 1.0, size)
         objective, rows = brute_sort(times, prices, 0.0, size)
         assert cohort.objective == pytest.approx(objective, rel=1e-12)
         assert cohort.rows.tolist() == rows

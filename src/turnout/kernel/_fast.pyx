@@ -18,6 +18,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double common_allowed
         double least_allowed
         double sharers
+        double advantage
         double head_start
         const double* losses
         double loss_price
@@ -152,7 +153,7 @@ cdef class _PaceView:
     cdef object arrays
 
     def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
-                 double least_allowed, double sharers, double head_start, losses, double loss_price,
+                 double least_allowed, double sharers, double advantage, double head_start, losses, double loss_price,
                  double fleet_age, double settling, ages):
         cdef const int64_t[::1] units
         cdef const double[::1] doubles
@@ -181,6 +182,7 @@ cdef class _PaceView:
         self.pace.units_per_turn = units_per_turn
         self.pace.least_allowed = least_allowed
         self.pace.sharers = sharers
+        self.pace.advantage = advantage
         self.pace.head_start = head_start
         self.pace.losses = NULL
         self.pace.loss_price = loss_price

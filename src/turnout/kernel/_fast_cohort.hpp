@@ -56,6 +56,7 @@ struct Pace {
     double common_allowed;
     double least_allowed;  // the lower limit of `allowed` in the numerator of a price
     double sharers;  // the number of clients among which the cost of a slow round is divided
+    double advantage;  // the weight of the time by which a client is faster than usual
     double head_start;  // units that prices count in addition to those that remain until a client is urgent
     const double* losses;  // relative to the usual loss, or null
     double loss_price;  // what a turn of a client with a loss of 1 is worth in addition
@@ -315,13 +316,14 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 // The bit patterns of prices, from the units that remain until a client is urgent; those of urgent
 // clients are negative. `weights` is the number of contexts. The arrays of what all clients share
 // hold the same number everywhere, because a loop with conditions would not be vectorized.
-TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
-                                           const double* TURNOUT_RESTRICT weights, const double* TURNOUT_RESTRICT allowed,
+TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT times,
+                                           const double* TURNOUT_RESTRICT usual, const double* TURNOUT_RESTRICT weights, const double* TURNOUT_RESTRICT allowed,
                                            const int64_t* TURNOUT_RESTRICT ages, const double* TURNOUT_RESTRICT losses,
                                            const Pace& pace, int64_t clients,
                                            int64_t* TURNOUT_RESTRICT keys) {
     const double least_allowed = pace.least_allowed, sharers = pace.sharers, head_start = pace.head_start;
     const double loss_price = pace.loss_price, settling = pace.settling, fleet_age = pace.fleet_age;
+    const double advantage = pace.advantage;
     for (int64_t i = 0; i < clients; ++i) {
         const double own = allowed[i] > least_allowed ? allowed[i] : least_allowed, full = own + 2 * least_allowed;
         const int64_t age_bits = ages[i] | 0x4330000000000000;  // an integer below 2^52 as a double, plus 2^52
@@ -329,7 +331,8 @@ TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack,
         std::memcpy(&shifted_age, &age_bits, sizeof shifted_age);
         const double share = fleet_age / (settling + (shifted_age - kExactInteger));
         const double room = slack[i] > full ? full + (slack[i] - full) * share : slack[i];
-        const double barrier = usual[i] * own / ((weights[i] + 1.0) * sharers * (room + head_start));
+        const double weight = weights[i] + 1.0, seconds = usual[i] + advantage * (usual[i] - times[i] * weight);
+        const double barrier = (seconds > 0 ? seconds : 0.0) * own / (weight * sharers * (room + head_start));
         const double price = barrier + losses[i] * loss_price;
         const double limited = price < kLargestPrice ? price : kLargestPrice;
         const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
@@ -574,7 +577,7 @@ class Estimator {
 
     // Returns the times of the clients [start, start + count), where count <= kBlock.
     const double* times_of_block(int64_t start, int64_t count) {
-        if (fleet_.times) return fleet_.times + start;
+        if (fleet_.times) return times_ = fleet_.times + start;
         find_contexts(start, count);
         for (int r = 0; r < bank_rows_; ++r) bank_[r] = fleet_.bank + r * fleet_.clients + start;
         double* times = scratch(fleet_.features);
@@ -584,7 +587,7 @@ class Estimator {
             optimistic_of_three(contexts_.data(), bank_.data(), count, fleet_.exploration, times);
         else
             optimistic_of_many(contexts_.data(), bank_.data(), fleet_.features, count, fleet_.exploration, times);
-        return times;
+        return times_ = times;
     }
 
     // Returns the values of the clients [start, start + count): the units owed, or the bit patterns of
@@ -606,7 +609,7 @@ class Estimator {
             usual_of_block(sums_.data(), pace.mean_context, theta, fleet_.features, count, usual_.data());
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
-        prices_of_block(slack_.data(), usual, weights, allowed, pace.ages ? pace.ages + start : ages_.data(),
+        prices_of_block(slack_.data(), times_, usual, weights, allowed, pace.ages ? pace.ages + start : ages_.data(),
                         pace.losses ? pace.losses + start : zeros_.data(), pace, count, keys_.data());
         return keys_.data();
     }
@@ -630,6 +633,7 @@ class Estimator {
    private:
     const Fleet& fleet_;
     const int bank_rows_;
+    const double* times_ = nullptr;  // of the block that was estimated last
     std::vector<double> scratch_;
     std::vector<const double*> contexts_, bank_;
     // For prices only.
@@ -727,11 +731,11 @@ class Solver {
     }
 
     // Whether the checks of _fast_single.hpp apply: to estimated times of three features without exploration, and
-    // rates that all clients share.
+    // rates that all clients share. Prices for a single place do not depend on the times of this round.
     bool has_quick_check() const {
         const Pace& pace = *fleet_.pace;
         return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
-               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.allowed && pace.ages && estimator_.has_exact_units();
+               fleet_.speed_weight == 1 && fleet_.floor == 0 && pace.advantage == 0 && !pace.allowed && pace.ages && estimator_.has_exact_units();
     }
 
     SingleTerms single_terms() const {

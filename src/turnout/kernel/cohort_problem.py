@@ -24,10 +24,12 @@ class PriceTerms:
 
     Attributes:
         usual: The usual time of each client, in seconds.
+        priced: The time of which its price is a share: longer than usual for a client that is faster now.
+        advantage: The weight of the time by which a client is faster now.
         behind: How many turns each client is behind, this round's accrual included.
         allowed: How many turns it may be behind.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
-        sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
+        sharers: The number of clients among which the cost of a slow round is divided; it divides `priced`.
         rooms: The turns that each client may still fall behind, as prices count them: new clients have more.
         head_start: The turns that a price counts in addition to these.
         values: What the signal of each client adds to its price, in seconds; None if none counts.
@@ -36,6 +38,8 @@ class PriceTerms:
     """
 
     usual: FloatArray
+    priced: FloatArray
+    advantage: float
     behind: FloatArray
     allowed: FloatArray
     least_allowed: float

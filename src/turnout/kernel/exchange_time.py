@@ -22,13 +22,11 @@ from turnout.kernel.arrays import (
     save_array,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.regression import FleetRegression, as_columns, inverse_matrices
+from turnout.kernel.regression import MIN_SQUARE, FleetRegression, Prior, as_columns, inverse_matrices
 from turnout.kernel.rounds import RoundReport
 
 #: The ridge follows the features' mean squares when one of them has changed by this factor.
 RESCALE = 2.0
-# A feature with a smaller mean square has the ridge of a feature that is always 0; its own could not be inverted.
-MIN_SQUARE = 1e-200
 # A block of this many clients stays in the processor's cache from the first operation to the last.
 BLOCK = 4096
 
@@ -53,7 +51,9 @@ class ExchangeTimeModel:
             number of learned times has grown by a tenth.
         relative_ridge: Whether the ridge of each feature is multiplied by the mean square of that feature over all
             learned contexts, so that estimates do not depend on the units of the features. The ridges follow these
-            mean squares when one of them has changed by a factor of 2. It needs prior="fleet".
+            mean squares when one of them has changed by a factor of 2. Clients are also expected to differ in all
+            coefficients together: in this direction, theta0 counts for one typical time only (`Prior`). It needs
+            prior="fleet".
 
     >>> model = ExchangeTimeModel(clients=2, features=1, ridge=1.0)
     >>> model.learn([1], [[2.0]], [6.0])
@@ -87,7 +87,7 @@ class ExchangeTimeModel:
         self._ridges: FloatArray = np.full(self.features, self.ridge)
         pool_ridge = 0.0 if relative_ridge else self.ridge
         self._fleet = FleetRegression(self.features, pool_ridge) if prior == "fleet" else None
-        self.bank = self._initial_bank(clients)
+        self.bank = np.repeat(self._new_column(), clients, axis=1)
 
     @property
     def clients(self) -> int:
@@ -139,7 +139,7 @@ class ExchangeTimeModel:
         if self._fleet is not None:
             order = np.argsort(clients)  # the sum of floats depends on their order
             if self._fleet.learn(features[order], seconds[order]):
-                self._change_prior(self._fleet, self._fleet.solve(self._ridges if self._relative else None))
+                self._change_prior(self._fleet)
 
     def learn_from(self, report: RoundReport) -> None:
         """Updates the model with a round's report.
@@ -203,7 +203,7 @@ class ExchangeTimeModel:
 
     def add(self, count: int) -> None:
         """Appends `count` clients without history."""
-        new = self._initial_bank(as_count("count", count, SettingError, least=0))
+        new = np.repeat(self._new_column(), as_count("count", count, SettingError, least=0), axis=1)
         self.bank = np.concatenate([self.bank, new], axis=1)
 
     def forget(self, rows: npt.ArrayLike, *, samples: int = 0) -> None:
@@ -219,7 +219,7 @@ class ExchangeTimeModel:
         clients = as_rows("rows", rows, ReportError, clients=self.clients)
         if self._relative and self._fleet is not None:
             self._remove_from_fleet(self._fleet, clients, samples)
-        self.bank[:, clients] = self._initial_bank(len(clients))
+        self.bank[:, clients] = self._new_column()
 
     def state(self) -> dict[str, Any]:
         """Returns everything that was learned, as plain arrays."""
@@ -235,32 +235,37 @@ class ExchangeTimeModel:
             self._fleet.load(load_array(state, "pool", self._fleet.to_array()))
         self.bank, self._ridges = bank, ridges
 
-    def _initial_bank(self, clients: int) -> FloatArray:
-        bank = np.zeros((len(self._pairs) + self.features, clients))
-        for index, (a, b) in enumerate(self._pairs):
-            if a == b:
-                bank[index] = 1 / self._ridges[a]
-        if self._fleet is not None:
-            bank[len(self._pairs) :] = self._fleet.prior[:, None]
-        return bank
+    def _new_column(self) -> FloatArray:
+        """Returns the column of a client without history, as an array with one column."""
+        prior = self._prior()
+        covariance = prior.covariance()
+        return np.array([*(covariance[pair] for pair in self._pairs), *prior.mean])[:, None]
 
-    def _change_prior(self, fleet: FleetRegression, prior: FloatArray) -> None:
-        """Changes every theta-hat to what it would be with the new prior; theta-hat is linear in the prior."""
-        step = self._ridges * (prior - fleet.prior)
-        rows: IntArray | slice = slice(None)
-        if self._relative:
-            # The others get the prior itself, so that a client that joins now has the state of one that was always
-            # there; it is faster, too.
-            rows = np.flatnonzero(self._has_history())
+    def _prior(self) -> Prior:
+        if self._fleet is None:
+            return Prior(np.zeros(self.features), self._ridges)
+        return Prior(self._fleet.prior, self._ridges, self._fleet.spread)
+
+    def _change_prior(self, fleet: FleetRegression) -> None:
+        """Computes the prior from all times so far, and changes every estimate to what it would be with it.
+
+        The columns of clients without history get the new column itself: a client that joins now has the same state.
+        """
+        rows, old = np.flatnonzero(self._has_history()), self._prior()
+        fleet.prior = fleet.solve(self._ridges / self.ridge if self._relative else None)
+        fleet.spread = fleet.speed_spread(fleet.prior) if self._relative else 0.0
+        new = self._prior()
         columns = self.bank[:, rows]
-        gains = self._gains(columns, np.broadcast_to(step, (columns.shape[1], self.features)))
-        if self._relative:
-            theta = columns[len(self._pairs) :].copy()
-            self.coefficients[:] = prior[:, None]
-            self.coefficients[:, rows] = theta
-        for feature, gain in enumerate(gains):
-            self.bank[len(self._pairs) + feature, rows] += gain
-        fleet.prior = prior
+        theta = columns[len(self._pairs) :]
+        shift = np.repeat((new.pull() - old.pull())[None, :], len(rows), axis=0)
+        for vector, weight in ((old.weighted, old.relief), (new.weighted, -new.relief)):
+            shift -= weight * np.outer(vector @ theta, vector)
+            if weight:
+                self._add_square(columns, np.broadcast_to(vector, shift.shape), weight)
+        for feature, gain in enumerate(self._gains(columns, shift)):
+            theta[feature] += gain
+        self.bank[:] = self._new_column()
+        self.bank[:, rows] = columns
 
     def _remove_from_fleet(self, fleet: FleetRegression, clients: IntArray, samples: int) -> None:
         """Removes what these clients contributed to the fleet's regression, which their own matrices hold."""
@@ -268,10 +273,11 @@ class ExchangeTimeModel:
         if not len(own) and not samples:
             return
         squares = np.linalg.inv(inverse_matrices(self.bank[:, own], self._pairs, self.features))
-        sums = np.einsum("nab,nb->a", squares, self.coefficients[:, own].T) - len(own) * self._ridges * fleet.prior
-        fleet.remove(squares.sum(axis=0) - len(own) * np.diag(self._ridges), sums, samples)
+        prior = self._prior()
+        sums = np.einsum("nab,nb->a", squares, self.coefficients[:, own].T) - len(own) * prior.pull()
+        fleet.remove(squares.sum(axis=0) - len(own) * prior.precision(), sums, samples)
         self._rescale(fleet.mean_squares_with(np.zeros((0, self.features))), always=True)
-        self._change_prior(fleet, fleet.solve(self._ridges))
+        self._change_prior(fleet)
 
     def _rescale(self, mean_squares: FloatArray, *, always: bool = False) -> None:
         """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
@@ -280,28 +286,19 @@ class ExchangeTimeModel:
         is_first = self._fleet is not None and not self._fleet.samples
         if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():
             return
-        learned = np.flatnonzero(self._has_history())
-        columns = self.bank[:, learned]
-        old, self._ridges = self._ridges, wanted
-        self.bank[: len(self._pairs)] = 0.0
-        self.bank[self._diagonal] = 1 / wanted[:, None]
-        if len(learned):
-            self.bank[:, learned] = self._with_ridges(columns, old)
+        rows, old = np.flatnonzero(self._has_history()), self._prior()
+        squares = np.linalg.inv(inverse_matrices(self.bank[:, rows], self._pairs, self.features))
+        sums = np.einsum("nab,nb->na", squares, self.coefficients[:, rows].T)
+        self._ridges = wanted
+        new = self._prior()
+        squares, sums = squares + (new.precision() - old.precision()), sums + (new.pull() - old.pull())
+        self.bank[:] = self._new_column()
+        self.bank[:, rows] = as_columns(squares, sums, self._pairs)
 
     def _has_history(self) -> npt.NDArray[np.bool_]:
         """Returns whether each client's matrix differs from that of a client without history."""
-        has_history: npt.NDArray[np.bool_] = (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
-        return has_history
-
-    def _with_ridges(self, columns: FloatArray, old: FloatArray) -> FloatArray:
-        """Returns these columns of the bank for the present ridges instead of the old ones."""
-        inverse, theta = inverse_matrices(columns, self._pairs, self.features), columns[len(self._pairs) :].T
-        squares = np.linalg.inv(inverse)
-        change = self._ridges - old
-        sums = np.einsum("nab,nb->na", squares, theta)
-        if self._fleet is not None:
-            sums += change * self._fleet.prior
-        return as_columns(squares + np.diag(change), sums, self._pairs)
+        new = self._new_column()[self._diagonal]
+        return np.asarray((self.bank[self._diagonal] != new).any(axis=0), dtype=np.bool_)
 
     def _check_input(
         self, rows: npt.ArrayLike, contexts: npt.ArrayLike, count: int | None = None
@@ -366,18 +363,26 @@ class ExchangeTimeModel:
 
     def _rank_one_update(self, columns: FloatArray, contexts: FloatArray, times: FloatArray) -> FloatArray:
         """Applies the Sherman-Morrison update, with the operations of the compiled kernel in the same order."""
-        gains = self._gains(columns, contexts)
         theta = columns[len(self._pairs) :]
-        denominator = np.ones(len(times))
         residual = times
-        for feature, gain in enumerate(gains):
-            denominator = denominator + contexts[:, feature] * gain
+        for feature in range(self.features):
             residual = residual - theta[feature] * contexts[:, feature]
-        for index, (a, b) in enumerate(self._pairs):
-            columns[index] -= gains[a] * gains[b] / denominator
+        gains, denominator = self._add_square(columns, contexts)
         for feature, gain in enumerate(gains):
             theta[feature] += gain * (residual / denominator)
         return columns
+
+    def _add_square(
+        self, columns: FloatArray, contexts: FloatArray, weight: float = 1.0
+    ) -> tuple[list[FloatArray], FloatArray]:
+        """Adds weight · c cᵀ to H, of which the columns hold the inverse; returns H⁻¹ c and 1 + weight · cᵀ H⁻¹ c."""
+        gains = self._gains(columns, contexts)
+        denominator = np.ones(len(contexts))
+        for feature, gain in enumerate(gains):
+            denominator = denominator + contexts[:, feature] * gain * weight
+        for index, (a, b) in enumerate(self._pairs):
+            columns[index] -= gains[a] * gains[b] * weight / denominator
+        return gains, denominator
 
     def _discounted_update(self, columns: FloatArray, contexts: FloatArray, times: FloatArray) -> FloatArray:
         """Updates H = ridge·I + Σ forgetting^age · c cᵀ.
@@ -389,7 +394,7 @@ class ExchangeTimeModel:
         sums = np.einsum("nab,nb->na", squares, theta) * self.forgetting + times[:, None] * contexts
         squares *= self.forgetting
         squares += contexts[:, :, None] * contexts[:, None, :]
-        squares += (1 - self.forgetting) * np.diag(self._ridges)
-        if self._fleet is not None:
-            sums += (1 - self.forgetting) * self._ridges * self._fleet.prior
+        prior = self._prior()
+        squares += (1 - self.forgetting) * prior.precision()
+        sums += (1 - self.forgetting) * prior.pull()
         return as_columns(squares, sums, self._pairs)

@@ -3,21 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray
 
+# A feature with a smaller mean square has the ridge of a feature that is always 0; its own could not be inverted.
+MIN_SQUARE = 1e-200
+
+
+class Prior(NamedTuple):
+    """The distribution of the coefficients of a client without history, as the ridge of its regression.
+
+    In units of the variance of a time, its covariance is diag(1/ridges) + spread · mean · meanᵀ: the coefficients
+    differ from the mean one by one, and all together if the client is faster or slower than others.
+
+    Attributes:
+        mean: The mean of the coefficients.
+        ridges: The ridge of each coefficient.
+        spread: How much the speeds of clients differ.
+    """
+
+    mean: FloatArray
+    ridges: FloatArray
+    spread: float = 0.0
+
+    @property
+    def weighted(self) -> FloatArray:
+        """The mean times the ridges."""
+        return self.ridges * self.mean
+
+    @property
+    def relief(self) -> float:
+        """The factor of the inverse covariance diag(ridges) − relief · weighted · weightedᵀ."""
+        return float(self.spread / (1 + self.spread * (self.mean @ self.weighted)))
+
+    def covariance(self) -> FloatArray:
+        """Returns the covariance: H⁻¹ of a client without history."""
+        covariance: FloatArray = np.diag(1 / self.ridges) + self.spread * np.outer(self.mean, self.mean)
+        return covariance
+
+    def precision(self) -> FloatArray:
+        """Returns the inverse covariance: H of a client without history."""
+        precision: FloatArray = np.diag(self.ridges) - self.relief * np.outer(self.weighted, self.weighted)
+        return precision
+
+    def pull(self) -> FloatArray:
+        """Returns the inverse covariance times the mean."""
+        pull: FloatArray = self.weighted / (1 + self.spread * (self.mean @ self.weighted))
+        return pull
+
 
 class FleetRegression:
-    """One regression over the times of all clients, and the prior that was last computed from it."""
+    """One regression over the times of all clients, and the prior that was last computed from it.
+
+    `spread` is 0 if clients are not expected to differ in all coefficients together.
+    """
 
     def __init__(self, features: int, ridge: float) -> None:
         self.squares = ridge * np.eye(features)
         self.sums = np.zeros(features)
         self.prior: FloatArray = np.zeros(features)
+        self.spread = 0.0
         #: The number of times that were learned.
         self.samples = 0
         self._samples_in_prior = 0
@@ -49,16 +98,24 @@ class FleetRegression:
         theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
         return theta
 
+    def speed_spread(self, theta: FloatArray) -> float:
+        """Returns the spread of speeds for which the fleet's speed counts as much as one typical time of the client."""
+        total = float(theta @ self.squares @ theta)
+        return self.samples / total if total > MIN_SQUARE else 0.0
+
     def to_array(self) -> FloatArray:
         """Returns the whole state in one array."""
-        return np.concatenate([self.squares.ravel(), self.sums, self.prior, [self.samples, self._samples_in_prior]])
+        return np.concatenate(
+            [self.squares.ravel(), self.sums, self.prior, [self.spread, self.samples, self._samples_in_prior]]
+        )
 
     def load(self, array: FloatArray) -> None:
         """Restores the state that `to_array` returned."""
         features = len(self.sums)
         squares, self.sums, self.prior, counts = np.split(array, np.cumsum([features**2, features, features]))
         self.squares = squares.reshape(features, features)
-        self.samples, self._samples_in_prior = (int(count) for count in counts)
+        self.spread = float(counts[0])
+        self.samples, self._samples_in_prior = (int(count) for count in counts[1:])
 
 
 def inverse_matrices(columns: FloatArray, pairs: Sequence[tuple[int, int]], features: int) -> FloatArray:

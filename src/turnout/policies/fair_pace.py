@@ -7,20 +7,22 @@ behind; s_i: its usual time; m: the number of places):
    faster, then the lower row.
 2. The places that are left minimise max(time over the whole cohort) − Σ price, exactly, where
 
-       price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (r_i + h_t)     seconds that a turn is worth.
+       price_i = p_i / max(0.7 · m, 1) · max(a_i, tolerance/2) / (r_i + h_t)     seconds that a turn is worth,
+       p_i = max(s_i + (1 − 1/m) · (s_i − t_i), 0)     with its time t_i in this round.
 
    r_i is a_i − b_i up to the limit max(a_i, tolerance/2) + tolerance. What exceeds it counts (25 + n)/(25 + n_i)
    times, where n is the number of earlier rounds and n_i that of the rounds in which the client accrued: a client that
    joins late need not catch up with the surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 −
    (round − 1)/100) is the head start, by default h = tolerance: slow clients can wait longer in the first rounds. With
-   value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where s is the median usual time
+   value="loss", a turn is worth value_weight · s / max(0.7 · m, 1) · l_i in addition, where s is the median usual time
    and l_i the last loss of the client, relative to the mean of all last losses: clients from which more can be learned
    are selected more often. Another signal can take the place of the loss. Neither changes who is urgent.
 
-A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
-factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
-surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours. While no
-time is known although turns have ended, every usual time is 1.
+A slow client makes the round longer, but several slow clients can share one slow round; hence the share. Most members
+of a cohort do not make the round longer: one that is faster now than usual had better take its turn now than in another
+round. The second factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a
+client with a surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in
+hours. While no time is known although turns have ended, every usual time is 1.
 
 With accrual="available", a_i = tolerance − rate_i. With accrual="always" a client also falls behind while it is
 absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 − p_i), the longest absence to expect if the
@@ -58,10 +60,12 @@ from turnout.kernel.pace.prices import (
     ClientPrices,
     Pace,
     PaceOutlook,
+    advantage_weight,
     exact_prices,
     fading,
     most_urgent,
     price_order,
+    priced_times,
     sharers,
 )
 from turnout.kernel.pace.usual import Presence, UsualContexts
@@ -87,8 +91,8 @@ class FairPace(GuaranteedPolicy):
             worlds, to find out what learning costs.
         exploration: The width of the confidence bound of learned times; above 0, the choice depends on the unit of
             time.
-        ridge: The ridge parameter of the regressions: the number of typical times that the fleet-wide estimate counts
-            for in the estimate of a client.
+        ridge: The ridge parameter of the regressions: the number of typical times that the fleet-wide estimate of a
+            coefficient counts for in that of a client. For the client's speed in all, it counts for one.
         forgetting: A discount below 1 reduces the influence of old times.
         features: The number of features of a context.
         value: "loss", or the name of another signal in reports: a turn of a client is worth more if the last value
@@ -122,7 +126,7 @@ class FairPace(GuaranteedPolicy):
         cohort_size: int = 8,
         times: Literal["learned", "expected"] = "learned",
         exploration: float = 0.0,
-        ridge: float = 3.0,
+        ridge: float = 8.0,
         forgetting: float = 1.0,
         features: int = 3,
         value: str | None = None,
@@ -184,7 +188,7 @@ class FairPace(GuaranteedPolicy):
             "optimistic": cohort.times,
             "usual": weighted / weights,
             "behind": pace.behind(rows) / pace.units_per_turn,
-            "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
+            "price": np.where(is_urgent, 0.0, pace.prices(rows, cohort.times, weighted, weights, places)),
             **values,
             "urgent": is_urgent.astype(np.float64),
             "threshold": np.array(cohort.threshold),
@@ -272,7 +276,7 @@ class FairPace(GuaranteedPolicy):
         pace = self._pace_of(offer, places)
         times = np.ascontiguousarray(self._times.times(offer))
         weighted, weights = self._times.usual_terms(offer, rows)
-        prices = pace.prices(rows, weighted, weights, places)
+        prices = pace.prices(rows, times, weighted, weights, places)
         urgent = np.flatnonzero(offer.available & (prices < 0))
         competing = np.where(offer.available & (prices > 0), prices, 0.0)
         return CohortProblem(
@@ -287,6 +291,8 @@ class FairPace(GuaranteedPolicy):
             urgent=most_urgent(urgent, pace.slack(urgent), times[urgent], len(urgent)),
             prices=PriceTerms(
                 usual=weighted / weights,
+                priced=priced_times(times, weighted, weights, places) / weights,
+                advantage=advantage_weight(places),
                 behind=pace.behind(rows) / pace.units_per_turn,
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
@@ -296,7 +302,14 @@ class FairPace(GuaranteedPolicy):
                 values=None if pace.losses is None else pace.losses * pace.loss_price,
                 signal=self.value or "value",
                 outlook=PaceOutlook(
-                    deepcopy(pace), weighted, weights, places, deepcopy(self._presence), offer.round, self._head_units
+                    deepcopy(pace),
+                    times,
+                    weighted,
+                    weights,
+                    places,
+                    deepcopy(self._presence),
+                    offer.round,
+                    self._head_units,
                 ),
             ),
         )

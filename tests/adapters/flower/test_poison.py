@@ -346,9 +346,7 @@ class Fragile(FedAdam):
         return arrays, metrics
 
 
-def test_after_a_failed_aggregation_model_and_strategy_are_those_of_the_round_before(
-    open_fleet: OpenFleet,
-) -> None:
+def test_after_a_failed_aggregation_model_and_strategy_are_those_of_the_round_before(open_fleet: OpenFleet) -> None:
     failing, scheduler = open_to_all(Fragile), open_fleet(**ALL)
     train(scheduler, InProcessGrid(nodes(4, lambda _: None)), failing, rounds=2)
     single, other = open_to_all(FedAdam), open_fleet("other.turnout", **ALL)

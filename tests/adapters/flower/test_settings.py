@@ -93,9 +93,7 @@ def test_a_strategy_that_needs_more_replies_than_the_cohort_has_is_refused(
         FairSelection(make(), open_fleet(settings={"cohort_size": 4}))
 
 
-def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_works_and_need_not_evaluate(
-    open_fleet: OpenFleet,
-) -> None:
+def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_works_and_need_not_evaluate(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
     train(scheduler, grid, open_to_all(min_train_nodes=0, min_available_nodes=0, fraction_evaluate=0.0), rounds=2)
     assert len(grid.asked("train")[0]) == 2

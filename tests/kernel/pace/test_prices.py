@@ -39,12 +39,13 @@ def make_pace(rounds: list[int], turns: list[int], *, rate: int = 3, tolerance: 
     rounds=st.integers(0, 300),
     turns=st.integers(0, 60),
     tolerance=st.fractions(Fraction(9, 8), 6, max_denominator=8),
+    time=st.floats(0, 1e9),
     usual=st.floats(0, 1e9),
     places=st.integers(1, 200),
 )
 @settings(max_examples=100, deadline=None)
 def test_prices_equal_the_formula(
-    rate: int, rounds: int, turns: int, tolerance: Fraction, usual: float, places: int
+    rate: int, rounds: int, turns: int, tolerance: Fraction, time: float, usual: float, places: int
 ) -> None:
     allowed, behind = tolerance - Fraction(rate, 20), Fraction(rate * (rounds + 1), 20) - turns
     pace = Pace(
@@ -53,32 +54,33 @@ def test_prices_equal_the_formula(
     row = np.array([0])
     assert Fraction(int(pace.behind(row)[0]), 20) == behind
     assert pace.slack(row)[0] == pytest.approx(float((allowed - behind) * 20), abs=1e-9)
-    price = float(pace.prices(row, np.array([usual]), 1.0, places)[0])
+    price = float(pace.prices(row, np.array([time]), np.array([usual]), 1.0, places)[0])
     if behind >= allowed:
         assert price == -1.0
     else:
         full = max(allowed, tolerance / 2) + tolerance
+        advantage = 1 - Fraction(1, places)
         expected = (
-            Fraction(usual)
-            / max(Fraction(4, 5) * places, Fraction(1))
+            max(Fraction(usual) + advantage * (Fraction(usual) - Fraction(time)), Fraction(0))
+            / max(Fraction(7, 10) * places, Fraction(1))
             * max(allowed, tolerance / 2)
             / (min(allowed - behind, full) + max(allowed - behind - full, Fraction(0)) * Fraction(425, 25 + rounds))
         )
-        assert price == pytest.approx(float(expected), rel=1e-9)
+        assert price == pytest.approx(float(expected), rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize("head_start", [0.0, 25.0])
 def test_the_room_at_a_price_is_the_slack_and_the_head_start_of_who_has_it(head_start: float) -> None:
     pace = make_pace([1, 5, 9], [0, 1, 2])._replace(head_start=head_start)
     rows, usual = np.arange(3), np.array([4.0, 20.0, 7.5])
-    prices = pace.prices(rows, usual, 1.0, 1)
+    prices = pace.prices(rows, np.array([9.0, 0.0, 7.5]), usual, 1.0, 1)
     rooms = [room_at(price, seconds, 1.85) for price, seconds in zip(prices, usual, strict=True)]
     assert rooms == pytest.approx(((pace.slack(rows) + head_start) / 20).tolist())
 
 
 def test_prices_are_limited() -> None:
     pace = Pace(3, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([3.0 + 1e-15]), 20.0)
-    assert pace.prices(np.array([0]), np.array([1e300]), 1.0, 1).tolist() == [MAX_PRICE]
+    assert pace.prices(np.array([0]), np.ones(1), np.array([1e300]), 1.0, 1).tolist() == [MAX_PRICE]
     for kernel in KERNELS:
         with using_kernel(kernel):
             solved = paced_cohort_of_times(np.ones(1), np.array([1e300]), pace, 1, np.ones(1, dtype=np.bool_))
@@ -126,7 +128,7 @@ def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: i
         slack = pace.slack(rows)
         first = most_urgent(rows[slack <= 0], slack[slack <= 0], times[rows[slack <= 0]], size).tolist()
         others = rows[slack > 0].tolist()
-        prices = pace.prices(np.arange(clients), usual, 1.0, size)
+        prices = pace.prices(np.arange(clients), times, usual, 1.0, size)
 
         cohorts = itertools.combinations(others, min(size - len(first), len(others)))
         best = min(objective(times, prices, first, cohort) for cohort in cohorts)
@@ -146,12 +148,13 @@ def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: i
 def test_the_outlook_of_a_waiting_client_is_its_price_in_later_rounds(head_start: float) -> None:
     terms: dict[str, Any] = {"losses": np.array([0.5, 2.0]), "loss_price": 3.0}
     pace = make_pace([3, 4], [1, 0])._replace(**terms, head_start=fading(head_start, 97))
-    outlook = PaceOutlook(pace, np.array([30.0, 60.0]), np.array([1.0, 2.0]), 4, None, 97, head_start)
+    times, usual, weights = np.array([20.0, 25.0]), np.array([30.0, 60.0]), np.array([1.0, 2.0])
+    outlook = PaceOutlook(pace, times, usual, weights, 4, None, 97, head_start)
     slack, prices = outlook.after(1, np.array([0, 1, 5, 9]))
     for index, waited in enumerate((0, 1, 5, 9)):
         later = make_pace([3, 4 + waited], [1, 0])._replace(**terms, head_start=fading(head_start, 97 + waited))
         assert slack[index] == later.slack(np.array([1]))[0]
-        assert prices[index] == later.prices(np.array([1]), np.array([60.0]), 2.0, 4)[0]
+        assert prices[index] == later.prices(np.array([1]), times[1:], usual[1:], 2.0, 4)[0]
 
 
 # Presence

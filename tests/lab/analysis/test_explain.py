@@ -125,7 +125,9 @@ def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, ind
                 slack, least = explanation.allowed - explanation.behind, max(explanation.allowed, tolerance / 2)
                 full, newer = least + tolerance, (25 + round_ - 1) / (25 + rounds - 1)
                 room = min(slack, full) + max(slack - full, 0) * newer + tolerance * (1 - (round_ - 1) / 100)
-                assert explanation.owed == pytest.approx(explanation.usual / (0.8 * 3) * least / room)
+                assert explanation.seconds is not None
+                counted = max(explanation.usual + (1 - 1 / 3) * (explanation.usual - explanation.seconds), 0)
+                assert explanation.owed == pytest.approx(counted / (0.7 * 3) * least / room)
                 if len(chosen) == available[-1].sum():
                     assert "all available clients were" in explanation.sentence
                 else:

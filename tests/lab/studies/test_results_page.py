@@ -256,47 +256,66 @@ def test_the_comparison_with_oort_states_each_panel_in_which_fair_pace_needs_mor
     }
     share = {panel: own / minutes["Oort"][panel] for panel, own in minutes["FairPace 0.05, value"].items()}
     slower = {panel for panel, ratio in share.items() if ratio > 0.9}
-    assert slower == {
-        ("cifar-10", "0.1"),
-        ("fashion-mnist", "0.1"),
-        ("fashion-mnist", "0.3"),
-        ("fashion-mnist", PANELS[-1]),
-    }
-    assert "at most 0.9 of Oort's time in six of ten panels" in text
-    first, second, third = (share["cifar-10", "0.1"], share["fashion-mnist", "0.1"], share["fashion-mnist", "0.3"])
-    assert f"({first:.2f} times on CIFAR-10, {second:.2f} on Fashion-MNIST)" in text
-    assert (
-        f"on Fashion-MNIST with gamma 0.3 ({third:.2f}) and by class ({share['fashion-mnist', PANELS[-1]]:.2f})" in text
-    )
-    oort = {dataset: timed(dataset, "0.1", "Oort", "minutes_to_95") for dataset in DATASETS}
-    guarded = {dataset: timed(dataset, "0.1", "Oort + guarantee", "minutes_to_95") for dataset in DATASETS}
-    low = {dataset: priced(dataset, "0.1", 0.02, "minutes_to_95") / oort[dataset] for dataset in DATASETS}
+    uneven, coarse, by_class = ("cifar-10", "0.1"), ("fashion-mnist", "0.3"), ("fashion-mnist", PANELS[-1])
+    assert slower == {uneven, coarse, by_class}
+    assert "at most 0.9 of Oort's time in seven of ten panels" in text
+    assert f"on CIFAR-10 with gamma 0.1 ({share[uneven]:.2f} times)" in text
+    assert f"on Fashion-MNIST with gamma 0.3 ({share[coarse]:.2f}) and by class ({share[by_class]:.2f})" in text
     worst = max(timed(*panel, "Oort", "largest_shortfall") for panel in share)
     assert f"up to {worst:.0f} turns behind" in text
-    assert f"{guarded['cifar-10']:.1f} and {guarded['fashion-mnist']:.1f} minutes with gamma 0.1" in text
-    assert f"needs {low['cifar-10']:.2f} and {low['fashion-mnist']:.2f} of Oort's time" in text
+    times = {
+        panel: [timed(*panel, label, "minutes_to_95") for label in ("Oort + guarantee", "Oort")]
+        for panel in (uneven, by_class)
+    }
+    assert "on CIFAR-10, where it needs {:.1f} instead of {:.1f} minutes".format(*times[uneven]) in text
+    assert "by class on Fashion-MNIST ({:.1f} instead of {:.1f})".format(*times[by_class]) in text
+    free = priced(*by_class, 0, "minutes_to_95") / times[by_class][1]
+    assert 0.9 < free < 1
+    assert f"FairPace needs {free:.2f} of Oort's time even without a promise" in text
     marks = [marks_of(folder, ["in 0.9 of Oort's time"], ("time-to-accuracy",)) for folder in PACE.values()]
-    assert marks == ["? ? ? ✓ ?", "✗ ? ? ? ?"]  # "with confidence in one of them (Fashion-MNIST, iid)"
+    assert marks == ["✓ ? ? ? ?", "? ? ? ✓ ?"]
+    assert "with confidence in two of them (CIFAR-10, iid; Fashion-MNIST, gamma 0.1)" in text
+    early = "({:.1f} minutes instead of {:.1f})".format(times[by_class][1], minutes["FairPace 0.05, value"][by_class])
+    assert f"Oort is as early on Fashion-MNIST {early}" in page("docs/which-policy.md")
+    faster = timed("cifar-10", PANELS[-1], "FairPace 0.05, value", "minutes_to_95")
+    assert faster < 0.9 * timed("cifar-10", PANELS[-1], "Oort", "minutes_to_95")
+    assert "On Fashion-MNIST, Oort is as early if clients of one class have similar speeds" in page("README.md")
 
 
 def test_the_results_say_where_fair_pace_is_less_accurate_and_where_a_promise_was_not_kept() -> None:
     text = " ".join(section("Time to accuracy").split())
-    (claim,) = [
-        claim
-        for claim in claims_in(PACE["cifar-10"], ("time-to-accuracy",))
-        if claim["name"] == "as accurate as random" and claim["verdict"] == "does not hold"
-    ]
-    assert claim["panel"].endswith("speed by class")
-    match = known(re.match(r"-(\S+) ± (\S+)$", claim["numbers"]["FairPace 0.15, value − random"]))
-    assert f"ends {float(match[1]):.3f} ± {match[2]} below random" in text
+    high = accuracy_differences("time-to-accuracy", "FairPace 0.15, value − random")
+    assert [panel for panel, (mean, band) in high.items() if mean + band < 0] == [f"cifar-10, gamma {PANELS[-1]}"]
+    mean, band = high[f"cifar-10, gamma {PANELS[-1]}"]
+    assert f"By class on CIFAR-10, FairPace 0.15 ends {-mean:.3f} ± {band:g} below random" in text
+    equal = accuracy_differences("price-of-fairness", "FairPace 0.2, value − random")
+    assert len(equal) == 6
+    assert all(mean + band >= 0 for mean, band in equal.values())
+    assert "below random's with confidence in none of the six panels of the price of fairness" in text
     beyond = [
-        (dataset, row["largest_shortfall"])
+        (dataset, row["gamma"], row["contender"], row["largest_shortfall"])
         for dataset, folder in PACE.items()
         for row in table(f"{folder}/price-of-fairness.csv")
         if float(row["largest_shortfall"]) > 2
     ]
-    assert beyond == [("fashion-mnist", "2.2")] * 2
-    assert "in two panels of Fashion-MNIST somebody was 2.2 turns behind" in text
+    panels = [*product(["fashion-mnist"], ("0.1", "1", PANELS[-1])), ("cifar-10", PANELS[-1])]
+    assert beyond == [(*panel, "FairPace 0.2, value", "2.2") for panel in panels]
+    assert "in all three panels of Fashion-MNIST, and by class on CIFAR-10, somebody was 2.2 turns behind" in text
+    assert "in four of the six rows somebody was 2.2 turns behind" in page("docs/tuning.md")
+    own = page("docs/fair-pace.md")
+    assert "worse in four of six panels: at an equal share of all rounds" in own
+    assert "clients were up to 2.2 turns behind" in own
+
+
+def accuracy_differences(experiment: str, label: str) -> dict[str, tuple[float, float]]:
+    """Returns the mean and the interval of a difference from the accuracy of random selection, for each panel."""
+    differences = {}
+    for folder in PACE.values():
+        for claim in claims_in(folder, (experiment,)):
+            if claim["name"] == "as accurate as random":
+                match = known(re.match(r"(-?\S+) ± (\S+)$", claim["numbers"][label]))
+                differences[claim["panel"]] = float(match[1]), float(match[2])
+    return differences
 
 
 def page(name: str) -> str:
@@ -325,7 +344,7 @@ def test_the_price_of_fairness_is_that_of_the_stored_runs() -> None:
     rows = table_rows((ROOT / "docs" / "tuning.md").read_text(), "minutes to 95 % | 0 | 0.02 | 0.05 | 0.1 | 0.15 | 0.2")
     names = {"CIFAR-10": "cifar-10", "Fashion-MNIST": "fashion-mnist"}
     rates = (0, 0.02, 0.05, 0.1, 0.15, 0.2)
-    slower, faster = [], []
+    slower, faster, behind = [], [], []
     for label, *cells in rows:
         dataset, panel = label.split(", ")
         panel = "0.1, speed by class" if panel == "by class" else panel.removeprefix("gamma ")
@@ -340,9 +359,10 @@ def test_the_price_of_fairness_is_that_of_the_stored_runs() -> None:
         none, equal = (priced(*key, rate, "final_accuracy") for rate in (0, 0.2))
         assert none < equal, label
         assert abs(equal - timed(*key, "random", "final_accuracy")) <= 0.01, label
-        assert priced(*key, 0.05, "largest_shortfall") <= 1.75
+        behind.append(priced(*key, 0.05, "largest_shortfall"))
     assert len(rows) == 6
     text = page("docs/tuning.md")
+    assert f"nobody was more than {max(behind):g} turns behind" in text
     assert f"takes {min(slower):.1f} to {max(slower):.1f} times as long as no promise" in text
     assert f"in {min(faster):.2f} to {max(faster):.2f} of its time" in text
     ends = [priced("cifar-10", "1", rate, "final_accuracy") for rate in (0.2, 0)]
@@ -354,8 +374,8 @@ def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> Non
     marks = "".join(
         marks_of(folder, ["ahead of FairPace without value"], ("time-to-accuracy",)) for folder in PACE.values()
     )
-    assert (marks.count("✓"), marks.count("✗")) == (6, 0)
-    assert "in six of ten panels with confidence, and later in none" in text
+    assert (marks.count("✓"), marks.count("✗")) == (7, 0)
+    assert "in seven of ten panels with confidence, and later in none" in text
     own, plain = (
         {column: timed("cifar-10", "1", label, column) for column in ("minutes_to_95", "final_accuracy", "minutes")}
         for label in ("FairPace 0.05, value", "FairPace 0.05")
@@ -365,19 +385,27 @@ def test_what_the_value_of_a_turn_brings_and_costs_is_what_was_measured() -> Non
     assert f"take {own['minutes']:.0f} instead of {plain['minutes']:.0f} minutes at 0.05" in text
     high = [timed("cifar-10", "1", label, "minutes") for label in ("FairPace 0.15, value", "FairPace 0.15")]
     assert "{:.0f} instead of {:.0f} at 0.15".format(*high) in text
+    apart = {}
     for dataset, gamma in product(DATASETS, PANELS):
         for column in ("minutes_to_80", "minutes_to_90", "minutes_to_95", "final_accuracy"):
             labels = ("FairPace 0.15, value", "FairPace 0.15")
             means, bands = ([timed(dataset, gamma, label, column + end) for label in labels] for end in ("", "_band"))
-            assert abs(means[0] - means[1]) <= sum(bands), (dataset, gamma, column)
+            if abs(means[0] - means[1]) > sum(bands):
+                apart[dataset, gamma, column] = means
         early = [timed(dataset, gamma, label, "minutes_to_80") for label in ("RBCS-F, weight 20", "FairPace 0.15")]
         assert early[0] < early[1], (dataset, gamma)
+    exception = ("cifar-10", PANELS[-1], "minutes_to_80")
+    assert [*apart] == [exception]
+    brought = "(80 % of random's accuracy after {:.1f} minutes instead of {:.1f})".format(*apart[exception])
+    assert f"overlap, except by class on CIFAR-10 {brought}" in text
     slots = {row["contender"]: float(row["minutes_to_target"]) for row in table("async/cifar-10/slots.csv")}
     shares = [(slots[f"FairPace, {share} %, value"], slots[f"FairPace, {share} %"]) for share in (50, 75, 95)]
     assert all(valued < without for valued, without in shares)
     assert "{:.1f} minutes instead of {:.1f} at half of an equal share".format(*shares[0]) in text
     late = [timed("cifar-10", "1", label, "minutes_to_95") for label in ("FairPace 0.05, value", "Oort", "random")]
-    assert "after {:.1f} min, Oort {:.1f}, random {:.1f}".format(*late) in pages
+    worst = timed("cifar-10", "1", "FairPace 0.05, value", "largest_shortfall")
+    shown = "after {:.1f} min, Oort {:.1f}, random {:.1f}".format(*late)
+    assert f"{shown}; nobody more than {worst:g} turns behind" in pages
 
 
 def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None:

@@ -661,7 +661,7 @@ def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(
     scheduler.report("b", 30.0, round=1)
     fleets.play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
     model = known(fleets.state_of(scheduler).fleet.policy.time_model)
-    learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+    learned = ExchangeTimeModel(3, features=1, ridge=8.0, prior="fleet", relative_ridge=True)
     for turn in scheduler.history(round=2):
         learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
     np.testing.assert_allclose(model.coefficients, learned.coefficients)

@@ -230,7 +230,7 @@ def test_a_client_without_a_guaranteed_rate_has_no_waiting_time() -> None:
 # Sentences
 
 
-def slow_client(rounds: int, *, usual: float = 420.0, time: float = 100.0) -> tuple[FairPace, RoundOffer]:
+def slow_client(rounds: int, *, usual: float = 420.0, time: float = 160.0) -> tuple[FairPace, RoundOffer]:
     """Returns a policy and an offer: client 11 accrued for `rounds` rounds and takes `time` now, the others 1 s."""
     policy = FairPace(12, cohort_size=10, times="expected", guaranteed_rate=0.1, tolerance=1, head_start=0)
     state = policy.state()
@@ -248,28 +248,29 @@ def explained(policy: FairPace, offer: RoundOffer, row: int) -> Explanation:
 
 PRICED = r"worth ([\d.]+) · ([\d.]+)/([\d.]+)(?: \+ ([\d.]+) s for its loss)? = ([\d.]+) s"
 PRICE = (
-    "it usually takes 420 s, and its share of such a round is 420/8 = 52.5 s; it is 0.6 turns behind and may be 0.9 "
-    "behind, so a turn is worth 52.5 · 0.9/0.3 = 157.5 s"
+    "it usually takes 420 s, now 260 s less, which counts as 420 + 0.9 · 260 = 654 s, and its share of such a round is "
+    "654/7 = 93.43 s; it is 0.6 turns behind and may be 0.9 behind, so a turn is worth 93.43 · 0.9/0.3 = 280.29 s"
 )
 
 
 def test_the_sentences_of_the_worked_example_have_its_numbers() -> None:
-    """420 s, of ten places eight share such a round: 52.5 s; 0.6 turns behind and 0.9 allowed: 52.5 · 0.9/0.3 s."""
+    """260 of 420 s saved: 654 s; of ten places seven share such a round; 0.6 turns behind and 0.9 allowed."""
     result = explained(*slow_client(5), 11)
     assert result.sentence == (
-        "choosing h11 would lengthen the round by 99 s, and it would replace h9 (worth 59.06 s); "
-        f"{PRICE}: with 0.56 s more it would have been chosen. Without a turn h11 reaches that price, or becomes "
+        "choosing h11 would lengthen the round by 159 s, and it would replace h9 (worth 128.11 s); "
+        f"{PRICE}: with 6.82 s more it would have been chosen. Without a turn h11 reaches that price, or becomes "
         "urgent, in 1 round, if it is available in each and nothing else changes."
     )
     assert (result.usual, result.behind, result.allowed) == pytest.approx((420.0, 0.6, 0.9))
-    assert (result.owed, result.missing_turns, result.margin) == pytest.approx((157.5, 0.5625, 0.5625))
-    assert (result.longer, result.worth, result.instead, result.rounds_until) == (99.0, 99.0, ("h9",), 1)
-    assert explained(*slow_client(5, time=50.0), 11).sentence == (
-        f"h11 was chosen with a margin of 49.44 s: {PRICE}; the best cohort without it would last 49 s less and pay "
-        "prices of 98.44 s less."
+    assert (result.owed, result.missing_turns, result.margin) == pytest.approx((280.2857, 6.8196, 6.8196), rel=1e-4)
+    assert (result.longer, result.worth, result.instead, result.rounds_until) == (159.0, 159.0, ("h9",), 1)
+    now = PRICE.replace("260", "280").replace("654", "672").replace("93.43", "96").replace("280.29", "288")
+    assert explained(*slow_client(5, time=140.0), 11).sentence == (
+        f"h11 was chosen with a margin of 20.89 s: {now}; the best cohort without it would last 139 s less and pay "
+        "prices of 159.89 s less."
     )
-    assert explained(*slow_client(5, time=50.0), 10).sentence.startswith(
-        "h10 is fast enough, but it would replace h8 (worth 59.06 s); it usually takes 420 s"
+    assert explained(*slow_client(5, time=140.0), 10).sentence.startswith(
+        "h10 is fast enough, but it would replace h8 (worth 128.11 s); it usually takes 420 s"
     )
 
 
@@ -282,7 +283,7 @@ def test_urgent_clients_are_explained() -> None:
     assert (result.urgent, result.outcome, result.margin, result.rounds_until) == (True, "chosen", None, None)
     other = explained(policy, offer, 3)
     assert (other.urgent, other.outcome) == (False, "chosen")
-    assert other.threshold == 100.0
+    assert other.threshold == 160.0
 
 
 def all_urgent() -> tuple[FairPace, RoundOffer]:
@@ -331,29 +332,31 @@ def test_a_client_that_should_be_ahead_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "share", "price"),
+    ("places", "time", "share", "price"),
     [
-        (1, "", "420"),  # a single client bears the whole time
-        (2, ", and its share of such a round is 420/1.6 = 262.5 s", "262.5"),
-        (10, ", and its share of such a round is 420/8 = 52.5 s", "52.5"),
+        (1, 100.0, "", "420"),  # a single client bears the whole time
+        (2, 420.0, ", and its share of such a round is 420/1.4 = 300 s", "300"),
+        (10, 100.0, ", now 320 s less, which counts as 420 + 0.9 · 320 = 708 s, and its share of", "101.14"),
+        (10, 520.0, ", now 100 s more, which counts as 420 − 0.9 · 100 = 330 s, and its share of", "47.14"),
+        (10, 1000.0, ", now 580 s more, which counts as 0 s, and its share of such a round is 0/7 = 0 s", "0"),
     ],
 )
-def test_the_share_of_a_round_is_named(places: int, share: str, price: str) -> None:
-    policy, offer = slow_client(3)
-    result = explained(policy, replace(offer, places=places), 11)
-    assert f"it usually takes 420 s{share}; it is " in result.sentence
-    assert f"so a turn is worth {price} · " in result.sentence
+def test_the_share_of_a_round_is_named(places: int, time: float, share: str, price: str) -> None:
+    policy, offer = slow_client(3, time=time)
+    sentence = explained(policy, replace(offer, places=places), 11).sentence
+    assert f"it usually takes 420 s{share}" in sentence
+    assert f"so a turn is worth {price} · " in sentence
 
 
 def test_the_surplus_of_a_client_that_joined_late_is_explained_as_it_counts() -> None:
-    policy, offer = slow_client(0)
+    policy, offer = slow_client(0, time=420.0)
     state = policy.state()
     state["turns"] = np.array([20] * 11 + [5], dtype=np.int32)
     policy.restore(state)
     sentence = explained(policy, replace(offer, round=126), 11).sentence
     # 0.9 + 1 turns count once and 3.9 turns 150/25 times.
     assert "it is 4.9 turns ahead and may be 0.9 behind, counted as 24.4 turns, so a turn is" in sentence
-    assert "52.5 · 0.9/25.3 = 1.87 s" in sentence
+    assert "60 · 0.9/25.3 = 2.13 s" in sentence
 
 
 @pytest.mark.parametrize("accrual", ["available", "always"])

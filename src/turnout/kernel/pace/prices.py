@@ -2,12 +2,14 @@
 
     slack_i = a_i − b_i        turns that client i may still fall behind before it is urgent
     room_i = min(slack_i, c_i) + max(slack_i − c_i, 0) · (25 + n) / (25 + n_i),  c_i = max(a_i, tolerance/2) + tolerance
-    price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (room_i + h) + value_i     seconds that its turn is worth
+    p_i = max(s_i + (1 − 1/m) · (s_i − t_i), 0)     seconds: the usual time, and what it takes less than usual now
+    price_i = p_i / (0.7 · m) · max(a_i, tolerance/2) / (room_i + h) + value_i     seconds that its turn is worth
 
 h is the head start of the first rounds, value_i what the client's loss adds, 0 unless it is asked for. n_i is the
 number of rounds in which the client accrued, n that of all rounds: what a new client is ahead, beyond the tolerance,
 counts as if it had gone on like this from the first round.
-b_i is how far the client is behind, a_i how far it may be, s_i its usual time and m the number of places. Clients with
+b_i is how far the client is behind, a_i how far it may be, s_i its usual time, t_i its time in this round and m the
+number of places. Clients with
 slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
 row. The places that are left minimise
 
@@ -35,7 +37,7 @@ from turnout.kernel.pace.usual import Presence, UsualContexts, absence
 #: The share of a cohort among which the cost of a slow round is divided. Not all members of a slow round are as slow as
 #: its slowest member, so the share of each slow one is larger than one place. The constant was found by trial; the mean
 #: round is flat around it.
-SHARING = 0.8
+SHARING = 0.7
 #: The rounds in which a head start fades.
 HEAD_ROUNDS = 100
 #: A surplus beyond the tolerance counts (SETTLING + all rounds) / (SETTLING + rounds of the client) times. Otherwise a
@@ -92,11 +94,14 @@ class Pace(NamedTuple):
         room: FloatArray = np.where(slack > full, full + (slack - full) * share, slack)
         return room
 
-    def prices(self, rows: IntArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
+    def prices(
+        self, rows: IntArray, times: FloatArray, usual: FloatArray, weights: FloatArray | float, places: int
+    ) -> FloatArray:
         """Returns the price of a turn of each client in seconds; −1 for urgent clients.
 
         Args:
             rows: The clients.
+            times: Their times in this round.
             usual: Their usual times, multiplied by `weights`.
             weights: What the usual times were multiplied by.
             places: The number of clients to select.
@@ -104,7 +109,8 @@ class Pace(NamedTuple):
         slack = self.slack(rows)
         allowed = np.maximum(at_rows(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            prices: FloatArray = usual * allowed / (weights * sharers(places) * (self.room(rows) + self.head_start))
+            seconds = priced_times(times, usual, weights, places)
+            prices: FloatArray = seconds * allowed / (weights * sharers(places) * (self.room(rows) + self.head_start))
         if self.losses is not None:
             prices += self.losses[rows] * self.loss_price
         prices = np.where(prices < MAX_PRICE, prices, MAX_PRICE)
@@ -120,7 +126,7 @@ class Pace(NamedTuple):
             promised = self.base + self.rates * (self.rounds + 1)
             terms, ages = self._replace(rates=1, rounds=promised - 1), self.rounds
         extra = self.head_start, self.losses, self.loss_price
-        return (*terms[:6], sharers(places), *extra, SETTLING + self.age, SETTLING, ages)
+        return (*terms[:6], sharers(places), advantage_weight(places), *extra, SETTLING + self.age, SETTLING, ages)
 
 
 class PaceOutlook(NamedTuple):
@@ -128,6 +134,7 @@ class PaceOutlook(NamedTuple):
 
     Attributes:
         pace: How far each client is behind now.
+        times: The time of each client in this round.
         usual: The usual time of each client, multiplied by `weights`.
         weights: What the usual times were multiplied by.
         places: The number of clients to select.
@@ -137,6 +144,7 @@ class PaceOutlook(NamedTuple):
     """
 
     pace: Pace
+    times: FloatArray
     usual: FloatArray
     weights: FloatArray
     places: int
@@ -162,8 +170,8 @@ class PaceOutlook(NamedTuple):
             losses=None if pace.losses is None else np.full(len(waited), pace.losses[row]),
             age=pace.age + waited,
         )
-        usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
-        return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
+        times, usual, weights = (np.full(len(waited), of[row]) for of in (self.times, self.usual, self.weights))
+        return waiting.slack(steps), waiting.prices(steps, times, usual, weights, self.places)
 
 
 class ClientPrices(NamedTuple):
@@ -225,7 +233,8 @@ def paced_cohort_of_contexts(
     if compiled is None:
         rows = np.flatnonzero(available)
         times = model.optimistic(contexts, exploration)[rows]
-        return _numpy_paced(rows, times, pace.prices(rows, *usual.terms(model, mean, rows), places), pace, size)
+        prices = pace.prices(rows, times, *usual.terms(model, mean, rows), places)
+        return _numpy_paced(rows, times, prices, pace, size)
     mask, threads = available.view(np.uint8), kernel_threads(len(contexts))
     cohort, urgent = compiled.paced_cohort_of_contexts(
         contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), mask, size, threads
@@ -251,7 +260,7 @@ def paced_cohort_of_times(
     compiled = compiled_kernel()
     if compiled is None:
         rows = np.flatnonzero(available)
-        prices = pace.prices(rows, usual_times[rows], 1.0, places)
+        prices = pace.prices(rows, times[rows], usual_times[rows], 1.0, places)
         return _numpy_paced(rows, times[rows], prices, pace, size)
     mask, threads = available.view(np.uint8), kernel_threads(len(times))
     cohort, urgent = compiled.paced_cohort_of_times(times, usual_times, pace.kernel_terms(places), mask, size, threads)
@@ -261,6 +270,27 @@ def paced_cohort_of_times(
 def sharers(places: int) -> float:
     """Returns among how many clients the cost of a slow round is divided; a single client bears all of it."""
     return max(SHARING * places, 1.0)
+
+
+def advantage_weight(places: int) -> float:
+    """Returns how much the seconds count by which a client is faster than usual: the share of the others in a cohort.
+
+    The round lasts as long as one client; the seconds that the others save do not count in its duration, but their
+    turns would be slower in another round. For a single place, all of its time counts in the duration.
+    """
+    return 1 - 1 / max(places, 1)
+
+
+def priced_times(times: FloatArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
+    """Returns the times of which prices are shares, multiplied by `weights`: more than usual if a client is faster now.
+
+    The arguments are those of `Pace.prices`.
+
+    >>> priced_times(np.array([4.0, 12.0]), np.array([8.0, 8.0]), 1.0, places=8).tolist()
+    [11.5, 4.5]
+    """
+    seconds: FloatArray = usual + advantage_weight(places) * (usual - times * weights)
+    return np.where(seconds > 0, seconds, 0.0)
 
 
 def room_at(price: float, usual: float, allowed: float) -> float:

@@ -194,13 +194,19 @@ class PriceSentences(MarginSentences):
 
     def price(self) -> str:
         """States the price with the numbers from which it is computed."""
-        usual, sharers = float(self.prices.usual[self.row]), self.prices.sharers
+        usual, priced = float(self.prices.usual[self.row]), float(self.prices.priced[self.row])
+        sharers, number = self.prices.sharers, format_number
         allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
         factor = max(allowed, self.prices.least_allowed)
-        share, room = usual / sharers, float(self.prices.rooms[self.row])
+        share, room = priced / sharers, float(self.prices.rooms[self.row])
         slack = room + self.prices.head_start
-        number = format_number
-        part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
+        part = f", and its share of such a round is {number(priced)}/{number(sharers)} = {number(share)} s"
+        now = ""
+        if priced != usual:
+            saved = usual - float(self.problem.times[self.row])
+            sign, than = ("+", "less") if saved > 0 else ("−", "more")
+            terms = f"{number(usual)} {sign} {number(self.prices.advantage)} · {number(abs(saved))} = "
+            now = f", now {number(abs(saved))} s {than}, which counts as {terms if priced else ''}{number(priced)} s"
         head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
         if not math.isclose(room, allowed - behind, rel_tol=1e-9, abs_tol=1e-9):
             head = f", counted as {format_turns(room - allowed)}{head}"
@@ -208,8 +214,8 @@ class PriceSentences(MarginSentences):
         plus = f" + {number(value)} s for its {self.prices.signal}" if value else ""
         price = share * factor / slack + value
         return (
-            f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}{head}, so a turn is "
-            f"worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"
+            f"it usually takes {number(usual)} s{now}{part if sharers > 1 else ''}; {self._behind()}{head}, "
+            f"so a turn is worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"
         )
 
     def amount(self, value: float) -> str:

@@ -109,10 +109,13 @@ def test_the_numbers_of_long_runs_and_runs_without_rounds_are_the_stored_ones() 
     horizon, fair = rows["RBCS-F, weight 20, fleet, horizon"], rows["FairPace, tolerance 2"]
     times = [float(row["mean_round"]) for row in (horizon, fair)]
     behind, near = (float(row["worst_shortfall"]) for row in (horizon, fair))
-    assert times[0] < times[1]
-    assert "({:.2f} and {:.2f} s), and no client is".format(*times) in " ".join(PAGE.split())
-    assert f"are up to {behind:.1f} turns behind, with FairPace at most {near:.1f}." in PAGE
-    assert "{:.2f} s (fair-pace {:.2f} s), up to {:.1f} turns behind".format(*times, behind) in guide
+    # FairPace has the shorter mean, but the intervals overlap: it is as fast.
+    assert times[1] < times[0] < times[1] + sum(float(row["mean_round_band"]) for row in (horizon, fair))
+    assert all(float(row["worst_shortfall_at_end"]) <= 1.0 for row in (horizon, fair))
+    text = " ".join(PAGE.split())
+    assert "as fast as RBCS-F with a horizon of 3,000 rounds** ({1:.2f} and {0:.2f} s), and with".format(*times) in text
+    assert f"are up to {behind:.1f} turns behind with RBCS-F, with FairPace at most {near:.1f}." in text
+    assert "{:.2f} s each (fair-pace {:.2f} s), up to {:.1f} turns behind".format(*times, behind) in guide
     paper, phones = (
         [float(stored_rows(f"async/{name}")[f"FairPace, {share} %"]["speedup"]) for name in names for share in (95, 50)]
         for names in (["paper"], ["phones", "phones-recorded"])

@@ -448,7 +448,7 @@ def test_running_turns_when_the_features_are_amended_count_but_teach_no_times(
         assert fleets.state_of(scheduler).state()["clients.arrived"].sum() == 4
         rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
         model = known(fleets.state_of(scheduler).fleet.policy.time_model)
-        learned = ExchangeTimeModel(8, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+        learned = ExchangeTimeModel(8, features=1, ridge=8.0, prior="fleet", relative_ridge=True)
         learned.learn(np.array([rows[new[0].client]]), np.array([[0.5]]), np.array([7.0]))
         np.testing.assert_allclose(model.coefficients, learned.coefficients)
         in_memory = fleets.packed if persist_statuses else fleets.packed_without_contexts
