@@ -57,8 +57,8 @@ def test_the_text_of_the_page_compares_the_stored_runs_seed_by_seed() -> None:
         f"After the same time it is {difference(fair, 'random', 'same time')} above random's",
         f"gains {difference(value, fair, 'same rounds')} in the same rounds, compared with the same rate without it",
         f"after the same time it is {difference(value, 'random', 'same time')} above random's",
-        f"it is {difference(rate, 'random', 'same rounds')} above random's after the same rounds",
-        f"and {difference(rate, 'random', 'same time')} after the same time",
+        f"it is {difference('random', rate, 'same rounds')} below random's after the same rounds",
+        f"and {difference(rate, 'random', 'same time')} above it after the same time",
         f"Cohorts of 12 gain {difference(large, fair, 'same rounds')} in the same rounds",
         f"A tolerance of 1 does not help ({difference(strict, fair, 'same rounds')})",
     ):
