@@ -260,7 +260,7 @@ def test_readers_choose_the_clock_as_the_axis_and_the_last_hours(empty_page: Pag
 
 @needs_browser
 def test_the_list_of_fleets_says_how_each_is_doing(empty_page: Page, tmp_path: Path) -> None:
-    promise_fleet(tmp_path / "kept.turnout", "fair-pace", 30)
+    promise_fleet(tmp_path / "kept.turnout", "fair-pace", 40)
     small_fleet(tmp_path / "overdue.turnout", 5, deadline=0.01)
     files = {name: tmp_path / f"{name}.turnout" for name in ("kept", "overdue")}
     watches = {name: Watch(path, partial(FleetReader, path)) for name, path in files.items()}

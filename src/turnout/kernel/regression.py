@@ -1,4 +1,4 @@
-"""The fleet's own ridge regression, and matrices of many regressions as columns of an array."""
+"""The fleet's own ridge regression, the prior that it gives, and matrices of many regressions as columns."""
 
 from __future__ import annotations
 
