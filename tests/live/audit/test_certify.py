@@ -191,16 +191,11 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
     def second_join(events: list[dict[str, Any]]) -> None:
         events[1]["clients"].append(events[1]["clients"][0])
 
-    for change in (
-        lost_turn,
-        no_client_available,
-        unknown_client,
-        client_twice,
-        missing_event,
-        higher_rate,
-        unknown_availability,
-        second_join,
-    ):
+    def nameless_client(events: list[dict[str, Any]]) -> None:
+        events.append({**events[1], "event": len(events), "clients": [None]})
+
+    forgeries = [lost_turn, no_client_available, unknown_client, client_twice, missing_event, higher_rate]
+    for change in (*forgeries, unknown_availability, second_join, nameless_client):
         assert verify_forgery(certified, change), change.__name__
     assert verify_forgery(certified, lambda _: None) == []
 

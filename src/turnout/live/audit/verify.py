@@ -61,7 +61,7 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
             check_terms(header["settings"], header["terms"])
         elif event["kind"] == "join":
             for name in event["clients"]:
-                _require(name not in clients, f"{name!r} joins twice")
+                _require(isinstance(name, str) and name not in clients, f"{name!r} joins twice, or is no client id")
                 clients[name] = dict.fromkeys(("turns", "promised_units", "owed_units", "forfeited_units"), 0)
         elif event["kind"] in ("retire", "forget"):
             _require(event["client"] in clients, f"{event['client']!r} leaves, but has not joined")
