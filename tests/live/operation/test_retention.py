@@ -76,9 +76,8 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
     assert ROUNDS - 10 - 7 <= summary.round <= ROUNDS - 10
     assert fleets.packed_from_disk(kept) == fleets.packed_from_disk(whole)
     assert certificate_of(kept) == certificate_of(whole)
-    recent = (
-        f"SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns WHERE round > {ROUNDS - 4}"
-    )
+    columns = "round, row, id, kind, seconds, why, late_seconds, folded, loss"
+    recent = f"SELECT {columns} FROM turns WHERE round > {ROUNDS - 4} ORDER BY round, row"
     assert fleets.rows_of(kept, recent) == fleets.rows_of(whole, recent) != []
     assert fleets.problems(kept) == []
 
