@@ -317,7 +317,8 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 // clients are negative. `weights` is the number of contexts. The arrays of what all clients share
 // hold the same number everywhere, because a loop with conditions would not be vectorized.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT times,
-                                           const double* TURNOUT_RESTRICT usual, const double* TURNOUT_RESTRICT weights, const double* TURNOUT_RESTRICT allowed,
+                                           const double* TURNOUT_RESTRICT usual, const double* TURNOUT_RESTRICT weights,
+                                           const double* TURNOUT_RESTRICT allowed,
                                            const int64_t* TURNOUT_RESTRICT ages, const double* TURNOUT_RESTRICT losses,
                                            const Pace& pace, int64_t clients,
                                            int64_t* TURNOUT_RESTRICT keys) {
@@ -735,7 +736,8 @@ class Solver {
     bool has_quick_check() const {
         const Pace& pace = *fleet_.pace;
         return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
-               fleet_.speed_weight == 1 && fleet_.floor == 0 && pace.advantage == 0 && !pace.allowed && pace.ages && estimator_.has_exact_units();
+               fleet_.speed_weight == 1 && fleet_.floor == 0 && pace.advantage == 0 && !pace.allowed && pace.ages &&
+               estimator_.has_exact_units();
     }
 
     SingleTerms single_terms() const {

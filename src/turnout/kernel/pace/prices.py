@@ -9,9 +9,8 @@ h is the head start of the first rounds, value_i what the client's loss adds, 0 
 number of rounds in which the client accrued, n that of all rounds: what a new client is ahead, beyond the tolerance,
 counts as if it had gone on like this from the first round.
 b_i is how far the client is behind, a_i how far it may be, s_i its usual time, t_i its time in this round and m the
-number of places. Clients with
-slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
-row. The places that are left minimise
+number of places. Clients with slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals
+the faster, then the lower row. The places that are left minimise
 
     max(time over the whole cohort) − Σ price
 
