@@ -141,7 +141,7 @@ def test_forget_removes_a_client_from_the_pool() -> None:
 @pytest.mark.parametrize("forgetting", [1.0, 0.9])
 @pytest.mark.parametrize("count", [1, 2, 7, 60])
 def test_every_estimate_is_shrunk_towards_the_fleet_regression(kernel: str, forgetting: float, count: int) -> None:
-    """theta0 is recomputed after every tenth more."""
+    """theta0 is recomputed whenever the number of learned times has grown by a tenth."""
     prior, used, learned, ridges = np.zeros(FEATURES), 0, list(batches(count)), 0.7 * np.eye(FEATURES)
     with using_kernel(kernel):
         model = ExchangeTimeModel(CLIENTS, ridge=0.7, forgetting=forgetting, prior="fleet")

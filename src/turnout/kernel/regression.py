@@ -15,10 +15,10 @@ MIN_SQUARE = 1e-200
 
 
 class Prior(NamedTuple):
-    """The distribution of the coefficients of a client without history, as the ridge of its regression.
+    """What a client's regression expects of its coefficients before the client has a time: a mean and a covariance.
 
-    In units of the variance of a time, its covariance is diag(1/ridges) + spread · mean · meanᵀ: the coefficients
-    differ from the mean one by one, and all together if the client is faster or slower than others.
+    In units of the variance of a time, the covariance is diag(1/ridges) + spread · mean · meanᵀ: each coefficient
+    differs from the mean on its own, and all of them differ by a common factor, because clients differ in speed.
 
     Attributes:
         mean: The mean of the coefficients.
@@ -37,7 +37,7 @@ class Prior(NamedTuple):
 
     @property
     def relief(self) -> float:
-        """The factor of the inverse covariance diag(ridges) − relief · weighted · weightedᵀ."""
+        """How much the common factor reduces the ridge: its matrix is diag(ridges) − relief · weighted · weightedᵀ."""
         return float(self.spread / (1 + self.spread * (self.mean @ self.weighted)))
 
     def covariance(self) -> FloatArray:

@@ -272,10 +272,10 @@ def sharers(places: int) -> float:
 
 
 def advantage_weight(places: int) -> float:
-    """Returns how much the seconds count by which a client is faster than usual: the share of the others in a cohort.
+    """Returns the weight of the seconds by which a client is faster than usual: the share of all places but one.
 
-    The round lasts as long as one client; the seconds that the others save do not count in its duration, but their
-    turns would be slower in another round. For a single place, all of its time counts in the duration.
+    One member of a cohort determines how long the round lasts. The duration does not show what the other members save
+    by training now. With a single place, the duration shows all of it.
     """
     return 1 - 1 / max(places, 1)
 
